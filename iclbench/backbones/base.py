@@ -178,7 +178,7 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         return cls.grows
 
     def read(self, raw: Float[Tensor, "B Q raw"]) -> Prediction:
-        """The prediction of the task's head from raw outputs."""
+        """Convert raw outputs to the prediction of the task's head."""
         return self.shape.prediction.from_raw(raw, self.shape.outputs, self.shape.head_settings)
 
     def loss(

@@ -46,7 +46,7 @@ class CausalTrunk(Backbone[_Settings], abstract=True):
 
     @abstractmethod
     def start(self, batch: int) -> State:
-        """The state before any token."""
+        """Return the state before any token."""
 
     @abstractmethod
     def advance(
@@ -63,7 +63,7 @@ class CausalTrunk(Backbone[_Settings], abstract=True):
         mask: Bool[Tensor, "B T"] | None = None,
         roles: Int[Tensor, "B N"] | None = None,
     ) -> State:
-        """The state after a further segment of a prompt.
+        """Return the state after a further segment of a prompt.
 
         Args:
             state: the state so far.

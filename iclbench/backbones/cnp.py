@@ -79,7 +79,7 @@ class CNP(SetBackbone[SetSettings]):
         return replace(state, total=total, count=state.count + points.counts)
 
     def remove(self, state: SummedPoints, points: Points) -> SummedPoints:
-        """The state without these points, which must have been added before (not checked)."""
+        """Return the state without these points, which must have been added before (not checked)."""
         total = state.total - self.represent(points).sum(1)
         return replace(state, total=total, count=state.count - points.counts)
 
@@ -119,5 +119,5 @@ class ICICLCNP(CNP):
 
 
 def _mean(total: Float[Tensor, "*sets D"], count: Int[Tensor, " *sets"]) -> Float[Tensor, "*sets D"]:
-    """The mean; 0 for an empty set."""
+    """Return the mean; 0 for an empty set."""
     return total / count.clamp(min=1).unsqueeze(-1)

@@ -44,7 +44,7 @@ class Elements(ABC, Generic[_ReadIn]):
         """Create a read-in, which maps elements to tokens."""
 
     def read_in(self, model: CausalTrunk[Any]) -> _ReadIn:
-        """The read-in of a model."""
+        """Return the read-in of a model."""
         module: _ReadIn = getattr(model, self.read_in_name)
         return module
 
@@ -67,11 +67,11 @@ class Elements(ABC, Generic[_ReadIn]):
 
     @abstractmethod
     def condition(self, model: CausalTrunk[Any], context: Points, related: Points | None = None) -> State:
-        """The state after a context. Masked elements are not read."""
+        """Return the state after a context. Masked elements are not read."""
 
     @abstractmethod
     def update(self, model: CausalTrunk[Any], state: Any, points: Points) -> State:
-        """The state after further elements. Masked elements are not read."""
+        """Return the state after further elements. Masked elements are not read."""
 
     @abstractmethod
     def peek_layers(

@@ -90,7 +90,7 @@ class EQTNP(SetBackbone[EQTNPSettings]):
         return [self.decode(hidden) for hidden in self.read_layers(self.condition(context), x_target)]
 
     def read_layers(self, state: EncodedContext, x: Float[Tensor, "B Q Dx"]) -> Iterator[Float[Tensor, "B Q D"]]:
-        """The targets' hidden vectors after each layer."""
+        """Yield the targets' hidden vectors after each layer."""
         hidden = self.embed_query(self.x_features(x))
         for reader, encoded in zip(self.readers, state.layers, strict=True):
             hidden = reader(hidden, encoded, state.context.mask)

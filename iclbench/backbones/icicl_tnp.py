@@ -62,7 +62,7 @@ class _Sets:
 
     @classmethod
     def of(cls, related: Points | None) -> _Sets | None:
-        """The rows; None if there are no related datasets."""
+        """Create the rows; None if no episode has related datasets."""
         if related is None or 0 in related.mask.shape:
             return None
         is_present = related.mask.any(-1)
@@ -78,7 +78,7 @@ class _Sets:
         return self.index // self.is_present.shape[1]
 
     def by_episode(self, memory: KeysAndValues) -> KeysAndValues:
-        """Keys and values of all datasets of each episode, concatenated, with absent datasets masked."""
+        """Concatenate the keys and values of all datasets of each episode; absent datasets are masked."""
         mask = self.is_present.repeat_interleave(memory.keys.shape[2], 1)
         return KeysAndValues(self._concatenate(memory.keys), self._concatenate(memory.values), mask)
 

@@ -60,7 +60,7 @@ class JointTargets(SetBackbone[_Settings], abstract=True):
         return self.covariance(hidden, self.decoder(hidden), mask)
 
     def log_likelihood(self, state: Any, targets: Points) -> Float[Tensor, " B"]:
-        """Joint log-density of all valid targets, in their order."""
+        """Return the joint log-density of all valid targets, in their order."""
         assert self.covariance is not None
         answer = self.decode(self.hidden(state, targets.x), targets.mask)
         assert isinstance(answer, JointGaussian)

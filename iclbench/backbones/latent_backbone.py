@@ -60,17 +60,17 @@ class LatentBackbone(SetBackbone[_Settings], abstract=True):
 
     @abstractmethod
     def latents_by_layer(self, state: Any) -> Iterable[Float[Tensor, "B M D"]]:
-        """The latents to which queries attend in each layer, first to last."""
+        """Return the latents to which queries attend in each layer, first to last."""
 
     def point_features(self, points: Points) -> Float[Tensor, "B N F"]:
-        """Concatenation of inputs and outputs (one-hot labels), the input of `embed_points`."""
+        """Concatenate inputs and outputs (one-hot labels), as input of `embed_points`."""
         return torch.cat([self.x_features(points.x), self.y_features(points.y)], -1)
 
     def query(self, state: Any, x: Float[Tensor, "B Q Dx"]) -> Prediction:
         return self.read_latents(self.latents_by_layer(state), x)
 
     def read_latents(self, latents: Iterable[Float[Tensor, "B M D"]], x: Float[Tensor, "B Q Dx"]) -> Prediction:
-        """Predictions from the latents of all layers, first to last."""
+        """Return the predictions from the latents of all layers, first to last."""
         *_, hidden = self.query_layers(latents, x)
         return self.decode(hidden)
 
@@ -83,7 +83,7 @@ class LatentBackbone(SetBackbone[_Settings], abstract=True):
     def query_layers(
         self, latents: Iterable[Float[Tensor, "B M D"]], x: Float[Tensor, "B Q Dx"]
     ) -> Iterator[Float[Tensor, "B Q D"]]:
-        """The targets' hidden vectors after each layer."""
+        """Yield the targets' hidden vectors after each layer."""
         hidden = self.embed_query(self.x_features(x))
         for reader, layer_latents in zip(self.readers, latents, strict=True):
             hidden = reader(hidden, layer_latents)

@@ -75,7 +75,7 @@ class Mamba(RecurrentBackbone[MambaSettings]):
         self.norm_f = make_norm("rms", settings.width)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Parameter groups without weight decay for A and D, as in mamba-ssm."""
+        """Return parameter groups in which A and D have no weight decay, as in mamba-ssm."""
         return split_by_weight_decay(self, (".A_log", ".D"))
 
     def notes(self, device: str) -> list[str]:

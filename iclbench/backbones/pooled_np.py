@@ -35,7 +35,7 @@ class PooledNP(TwoPathNP[_Settings], abstract=True):
         return RunningSums(state.total + new_sums.total, state.count + new_sums.count)
 
     def remove(self, state: RunningSums, points: Points) -> RunningSums:
-        """The state without these points, which must have been added before (not checked)."""
+        """Return the state without these points, which must have been added before (not checked)."""
         removed_sums = self.summarise(points)
         return RunningSums(state.total - removed_sums.total, state.count - removed_sums.count)
 

@@ -56,7 +56,7 @@ class RecurrentBlock(nn.Module, ABC):
 
     @abstractmethod
     def start(self, batch: int) -> BlockState:
-        """The state before any token."""
+        """Return the state before any token."""
 
     @abstractmethod
     def resume(
@@ -149,8 +149,8 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
     def resume(
         self, state: RecurrentState, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]
     ) -> RecurrentState:
-        """The state after further tokens. Episodes with the same number of new tokens are processed as a group, without
-        padding."""
+        """Return the state after further tokens. Episodes with the same number of new tokens are processed as a group,
+        without padding."""
         order = valid_first(mask)
         counts = mask.sum(1)
         groups = [torch.nonzero(counts == count).squeeze(1) for count in counts.unique()]
@@ -160,7 +160,7 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
         return concatenate_states(states)[torch.argsort(torch.cat(groups))]
 
     def _resume(self, state: RecurrentState, tokens: Tensor, order: Tensor, count: int) -> RecurrentState:
-        """The state after the first `count` tokens in this order, for all episodes."""
+        """Return the state after the first `count` tokens in this order, for all episodes."""
         if count == 0:
             return state
         return self.absorb(state, take(tokens, order[:, :count]))
@@ -171,7 +171,7 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
             yield queries
 
     def _blocks(self) -> Iterator[RecurrentBlock]:
-        """The layers with their static type."""
+        """Yield the layers with their static type."""
         for block in self.layers:
             assert isinstance(block, RecurrentBlock)
             yield block

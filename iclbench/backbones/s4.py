@@ -121,7 +121,7 @@ class S4Block(RecurrentBlock):
         return x.to(self.D.dtype).permute(2, 0, 1).contiguous()
 
     def _from_zero_state(self, u: Float[Tensor, "D B T"]) -> Float[Tensor, "D B T"]:
-        """Outputs of a sequence from a zero state."""
+        """Return the outputs of a sequence from a zero state."""
         longest_kernel = self.system.longest
         if longest_kernel is not None and u.shape[2] > longest_kernel:
             return self._continue(u, self.start(u.shape[1]))[0]
@@ -129,7 +129,7 @@ class S4Block(RecurrentBlock):
             return long_convolution(u, self._with_skip(self.system.kernel(u.shape[2])))
 
     def _continue(self, u: Float[Tensor, "D B T"], state: BlockState) -> tuple[Float[Tensor, "D B T"], BlockState]:
-        """The outputs of a chunk that follows a state, and the state after the chunk."""
+        """Return the outputs of a chunk that follows a state, and the state after the chunk."""
         with _full_precision(u):
             y, after = self.system.resume(u, state[0].transpose(0, 1), self._convolve)
         return y, (after.transpose(0, 1).contiguous(),)
@@ -138,7 +138,7 @@ class S4Block(RecurrentBlock):
         return long_convolution(u, self._with_skip(kernel))
 
     def _with_skip(self, kernel: Float[Tensor, "D T"]) -> Float[Tensor, "D T"]:
-        """The kernel plus D at lag 0, which adds the skip term D u to the output."""
+        """Return the kernel plus D at lag 0, which adds the skip term D u to the output."""
         return kernel + F.pad(self.D[:, None], (0, kernel.shape[1] - 1))
 
     def _finish_block(self, u: Float[Tensor, "D B T"], y: Float[Tensor, "D B T"]) -> Float[Tensor, "B T D"]:
@@ -186,7 +186,7 @@ class _S4Backbone(RecurrentBackbone[_Settings], abstract=True):
             return super().predict_targets(context, x_target, related)
 
     def finish(self, hidden: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q D"]:
-        """The hidden vectors unchanged, because blocks end with a norm."""
+        """Return the hidden vectors unchanged, because blocks end with a norm."""
         return hidden
 
     def parameter_groups(self) -> list[dict[str, Any]]:

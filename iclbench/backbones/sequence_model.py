@@ -145,7 +145,7 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
 
     @classmethod
     def depth(cls, settings: _Settings) -> int:
-        """Number of blocks."""
+        """Return the number of blocks."""
         return settings.layers
 
     @classmethod
@@ -179,7 +179,7 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
 
     @staticmethod
     def _max_points(settings: SequenceSettings, shape: TaskShape) -> int:
-        """Number of points of the longest sequence in training, including the query and separators."""
+        """Return the number of points of the longest sequence in training, including the query and separators."""
         max_points = settings.max_points if isinstance(settings, SettingsWithFilter) else None
         training_points = shape.points + 1 + shape.related * (shape.related_points + 1)
         if max_points is not None and max_points < training_points:
@@ -235,7 +235,7 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
             )
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Return parameter groups without weight decay for A_log, D, dt_bias, skip and frequency. For Mamba and
+        """Return parameter groups in which A_log, D, dt_bias, skip and frequency have no weight decay. For Mamba and
         Mamba-2, this is as in mamba-ssm. In Safari, the other parameters of Hyena's filter have no weight decay either;
         in the release of RWKV, this holds for all parameters that are not matrices."""
         return split_by_weight_decay(self, (".A_log", ".D", ".dt_bias", ".skip", ".frequency"))

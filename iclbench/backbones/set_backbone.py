@@ -86,7 +86,7 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         return self.fourier_features(x) if self.shape.x_dim else x.new_ones(*x.shape[:-1], 1)
 
     def fourier_features(self, x: Float[Tensor, "*shape Dx"]) -> Float[Tensor, "*shape F"]:
-        """The inputs and, if set, their Fourier features."""
+        """Return the inputs and, if set, their Fourier features."""
         count = self.settings.fourier
         if not count:
             return x
@@ -106,7 +106,7 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         return F.one_hot(y, self.shape.classes).to(next(self.parameters()).dtype)
 
     def read(self, raw: Float[Tensor, "*shape raw"]) -> Prediction:
-        """The prediction of the task's head from raw outputs."""
+        """Convert raw outputs to the prediction of the task's head."""
         settings = replace(self.shape.head_settings, spread=self.settings.spread)
         return self.shape.prediction.from_raw(raw, self.shape.outputs, settings)
 
@@ -177,7 +177,7 @@ class EpisodeWeights:
     total: Float[Tensor, ""]
 
     def mean(self, values: Float[Tensor, " B"]) -> Float[Tensor, ""]:
-        """The weighted mean; 0 if all weights are 0."""
+        """Return the weighted mean; 0 if all weights are 0."""
         return (values * self.by_episode).sum() / self.total.clamp(min=1)
 
 

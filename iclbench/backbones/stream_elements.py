@@ -50,7 +50,7 @@ class StreamElements(Elements[_StreamReadIn]):
     def make_read_in(self, shape: TaskShape, width: int) -> _StreamReadIn: ...
 
     def readable(self, points: Points) -> Points:
-        """The elements that a model may read."""
+        """Return the elements that a model may read."""
         return points
 
     def pairs_of_positions(self, elements: int) -> int:

@@ -44,11 +44,11 @@ class StreamedLatents(nn.Module):
 
     @abstractmethod
     def embedding_weights(self) -> list[Tensor]:
-        """Weights of the network that embeds a point."""
+        """Return the weights of the network that embeds a point."""
 
     @abstractmethod
     def embed_with(self, weights: Sequence[Tensor], points: Points) -> Float[Tensor, "B N D"]:
-        """Embeddings of points with these weights, which may have another precision."""
+        """Return the embeddings of points with these weights, which may have another precision."""
 
     def condition(self, context: Points, related: Points | None = None) -> RunningSoftmax:
         with self.streamed_attention() as attention:
@@ -58,7 +58,7 @@ class StreamedLatents(nn.Module):
         return state.merge(self.condition(points))
 
     def remove(self, state: RunningSoftmax, points: Points) -> RunningSoftmax:
-        """The state without points that were added before.
+        """Return the state without points that were added before.
 
         Raises:
             UsageError: the remaining share of attention is too small (see `RunningSoftmax.remove`).
@@ -66,7 +66,7 @@ class StreamedLatents(nn.Module):
         return state.remove(self.condition(points))
 
     def latents_by_layer(self, state: RunningSoftmax) -> Iterator[Float[Tensor, "B M D"]]:
-        """The output latents of each block, first to last."""
+        """Yield the output latents of each block, first to last."""
         attended, has_data = state.e.to(self.latents.dtype), ~state.is_empty
         latents = self.latents.expand(len(attended), -1, -1)
         for layer, block in enumerate(self.blocks):

@@ -145,7 +145,7 @@ class THP(EventBackbone[THPSettings]):
         return iter(state.last.unbind(1))
 
     def _with_start(self, events: Points) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"]]:
-        """The start token and the events after it, and the encodings of their times."""
+        """Return the start token and the events after it, and the encodings of their times."""
         _, time = self.embed(events.y.new_zeros(len(events), 1, events.y.shape[-1]))
         tokens, times = self.embed(events.y)
         return torch.cat([self.start.expand_as(time), tokens], 1), torch.cat([time, times], 1)
@@ -174,7 +174,7 @@ class THP(EventBackbone[THPSettings]):
         return torch.stack(outputs, 1), growing_cache.to_state(mask)
 
     def _layers(self) -> Iterator[PostNormLayer]:
-        """The layers with their static type."""
+        """Yield the layers with their static type."""
         for layer in self.layers:
             assert isinstance(layer, PostNormLayer)
             yield layer

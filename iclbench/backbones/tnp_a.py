@@ -94,7 +94,7 @@ class TNPA(TNPD[TNPASettings]):
         return loss, {"loss": loss.detach()}
 
     def predict_chain(self, state: LayeredMemory, targets: Points) -> Prediction:
-        """The prediction at every target given the outputs of all targets before it."""
+        """Return the prediction at every target given the outputs of all targets before it."""
         count, rows = targets.count, torch.cat([self.embed(targets), self.embed_targets(targets.x)], 1)
         earlier = causal_mask(count, 0, rows.device)
         visible = torch.cat([earlier, earlier.tril(-1)])

@@ -69,7 +69,7 @@ class TransformerNP(SetBackbone[_Settings], abstract=True):
 
     @abstractmethod
     def memories(self, context: Points, related: Points | None) -> Iterator[KeysAndValues]:
-        """Keys and values to which targets attend in each layer, first to last."""
+        """Yield the keys and values to which targets attend in each layer, first to last."""
 
     def embed(self, points: Points) -> Float[Tensor, "B N D"]:
         """Embed points as tokens (x, y, 0)."""
@@ -98,7 +98,7 @@ class TransformerNP(SetBackbone[_Settings], abstract=True):
         return self.condition(state.context.append(points), state.related)
 
     def read_layers(self, state: LayeredMemory, x: Float[Tensor, "B Q Dx"]) -> Iterator[Float[Tensor, "B Q D"]]:
-        """The targets' hidden vectors after each layer."""
+        """Yield the targets' hidden vectors after each layer."""
         hidden = self.embed_targets(x)
         for layer, memory in zip(self.targets, state.layers, strict=True):
             hidden = layer.attend(hidden, memory)

@@ -111,7 +111,7 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
     def _predict_after(
         self, points: Points, x: Float[Tensor, "B P Dx"], prefixes: Int[Tensor, " prefixes"]
     ) -> Prediction:
-        """The predictions after prefixes of these lengths."""
+        """Return the predictions after prefixes of these lengths."""
         batch, count, longest = len(points), len(prefixes), int(prefixes.max())
         in_prefix = torch.arange(longest, device=x.device) < prefixes.repeat(batch).unsqueeze(1)
         copies = points.span(0, longest).repeat_interleave(count)
@@ -120,11 +120,11 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
         return answer.map(lambda t: t.reshape(batch, count, *t.shape[2:]))
 
     def features(self, points: Points) -> Float[Tensor, "*sets N F"]:
-        """Concatenation of inputs and outputs."""
+        """Concatenate inputs and outputs."""
         return torch.cat([self.x_features(points.x), self.y_features(points.y)], -1)
 
     def summarise(self, points: Points) -> Any:
-        """Summary of the points."""
+        """Summarise the points with both encoders."""
         return self.encoders.summarise(self.x_features(points.x), self.features(points), points.mask)
 
     def condition(self, context: Points, related: Points | None = None) -> State:
@@ -137,19 +137,19 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
         return self.condition(state.context.append(points))
 
     def answer_at(self, summary: Any, x: Float[Tensor, "B Q Dx"]) -> Prediction:
-        """The prediction at inputs from a summary of the points."""
+        """Return the prediction at inputs from a summary of the points."""
         features = self.x_features(x)
         return self.answer(self.encoders(features, summary), features)
 
     def answer(self, encoded: Representations, x: Float[Tensor, "B Q Fx"]) -> Prediction:
-        """The prediction from the outputs of both encoders and features of inputs."""
+        """Return the prediction from the outputs of both encoders and features of inputs."""
         return self.read(self.decode_parts(*encoded, x))
 
     def decode_parts(
         self, *parts: Float[Tensor, "... _"], added: Float[Tensor, "... H"] | None = None
     ) -> Float[Tensor, "... raw"]:
-        """Raw outputs of the decoder for the concatenation of `parts`, with `added` added to the first layer's
-        output."""
+        """Return the raw outputs of the decoder for the concatenation of `parts`; `added` is added to the output of the
+        first layer."""
         hidden = apply_to_parts(self.decoder[0], *parts)  # type: ignore[arg-type]
         return self.decoder[1:](hidden if added is None else hidden + added)
 

@@ -85,7 +85,7 @@ class ThinkingBackbone(Predictor):
         return f"{reason}, because Deep-Thinking reads them twice; -o method.positions=reuse allows more"
 
     def condition(self, context: Points, related: Points | None = None) -> ThoughtState:
-        """The state after all passes.
+        """Return the state after all passes.
 
         Raises:
             UsageError: the context has more points than the positions of the backbone allow.
@@ -98,7 +98,7 @@ class ThinkingBackbone(Predictor):
         return self.backbone.query(state.cache, x)
 
     def update(self, state: ThoughtState, points: Points) -> ThoughtState:
-        """The state after new passes over all points."""
+        """Return the state after new passes over all points."""
         return self.condition(state.context.append(points), state.related)
 
     def _cache(self, context: Points, related: Points | None) -> KeyValueCache:

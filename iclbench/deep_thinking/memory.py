@@ -42,7 +42,7 @@ class Memory(TensorRecord):
         return self.map(lambda t: t.expand(batch, -1, -1, -1))
 
     def last(self, length: int) -> Memory:
-        """The last `length` tokens."""
+        """Return the last `length` tokens."""
         return self.map(lambda t: t[:, :, t.shape[2] - length :])
 
     def followed_by(self, later: Memory) -> Memory:

@@ -84,7 +84,7 @@ class AttentionLayer(nn.Module):
         return self._project(self.norm(tokens), mask)
 
     def attend(self, queries: Float[Tensor, "B Q D"], memory: KeysAndValues) -> Float[Tensor, "B Q D"]:
-        """The queries after attention to `memory`."""
+        """Return the queries after attention to `memory`."""
         return self._attend(queries, self.norm(queries), memory)
 
     def forward(
@@ -93,7 +93,7 @@ class AttentionLayer(nn.Module):
         tokens: Float[Tensor, "B T D"] | None = None,
         mask: Bool[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B Q D"]:
-        """The queries after attention to the tokens.
+        """Return the queries after attention to the tokens.
 
         Args:
             queries: tokens to update.
@@ -125,5 +125,5 @@ class AttentionLayer(nn.Module):
         return hidden if has_keys is None else torch.where(has_keys, hidden, queries)
 
     def _by_head(self, t: Tensor) -> Tensor:
-        """(B, T, D) to (B, H, T, D / H)."""
+        """Reshape (B, T, D) to (B, H, T, D / H)."""
         return t.unflatten(-1, (self.heads, -1)).transpose(1, 2)

@@ -88,7 +88,7 @@ class CellBlock(nn.Module):
     def mix_columns(
         self, cells: Float[Tensor, "B R C D"], used: Bool[Tensor, "B C"], first: int = 0
     ) -> Float[Tensor, "B R C2 D"]:
-        """The cells of the columns from `first` on, after attention to the used columns of their row."""
+        """Return the cells of the columns from `first` on, after attention to the used columns of their row."""
         return self.norm_columns(cells[:, :, first:] + self.columns.among_columns(cells, used, first))
 
     def mix_rows(self, cells: Float[Tensor, "B R C D"], memory: KeysAndValues) -> Float[Tensor, "B R C D"]:

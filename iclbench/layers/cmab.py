@@ -38,7 +38,7 @@ class CMAB(nn.Module):
     def forward(
         self, latents: Float[Tensor, "B M D"], attended: Float[Tensor, "B H M Dh"], has_data: Bool[Tensor, " B"]
     ) -> Float[Tensor, "B M D"]:
-        """The latents for the next block.
+        """Return the latents for the next block.
 
         Args:
             latents: output of the previous block.

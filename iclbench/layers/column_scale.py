@@ -37,7 +37,7 @@ class ColumnScale:
 
     @classmethod
     def of(cls, context: Points) -> ColumnScale:
-        """The scale of the columns of a context, which may be empty."""
+        """Return the scale of the columns of a context, which may be empty."""
         mask, x = context.mask.unsqueeze(-1), context.x
         padded = F.pad(torch.where(mask, x, torch.inf), (0, 0, 0, 1), value=torch.inf)
         low = padded.amin(1, keepdim=True)

@@ -33,9 +33,9 @@ class CrossAttentionEncoder(nn.Module):
     def keys(
         self, x: Float[Tensor, "B N Fx"], features: Float[Tensor, "B N F"], mask: Bool[Tensor, "B N"]
     ) -> KeysAndValues:
-        """Keys and values of the points, to which targets attend."""
+        """Compute the keys and values of the points, to which targets attend."""
         return self.attention.keys(self.places(x), self.among(self.values(features), mask), mask)
 
     def forward(self, x: Float[Tensor, "B Q Fx"], memory: KeysAndValues) -> Float[Tensor, "B Q D"]:
-        """A representation of the points for each target."""
+        """Return a representation of the points for each target."""
         return self.attention.attend(self.places(x), memory)

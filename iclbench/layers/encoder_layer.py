@@ -58,7 +58,7 @@ class EncoderLayer(nn.Module):
         memory: KeysAndValues,
         visible: Bool[Tensor, "*any Q T"] | None = None,
     ) -> Float[Tensor, "B Q D"]:
-        """The rows after attention to `memory`.
+        """Return the rows after attention to `memory`.
 
         Args:
             rows: tokens to update.
@@ -75,7 +75,7 @@ class EncoderLayer(nn.Module):
         return self.norm_feed(rows + self.feed(rows))
 
     def _by_head(self, t: Tensor) -> Tensor:
-        """(B, T, D) to (B, H, T, D / H)."""
+        """Reshape (B, T, D) to (B, H, T, D / H)."""
         return t.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 

@@ -35,7 +35,7 @@ class EventEmbedding(nn.Module):
     def forward(
         self, y: Float[Tensor, "B N Dy"], weight: Float[Tensor, "K D"] | None = None
     ) -> tuple[Float[Tensor, "B N D"], Float[Tensor, "B N D"]]:
-        """The vectors of the events' marks, and the encodings of their times.
+        """Return the vectors of the events' marks, and the encodings of their times.
 
         Args:
             y: gap, mark and time of events.

@@ -16,13 +16,13 @@ _MIN_GAP = 1e-12
 
 
 def gap_features(y: Float[Tensor, "*shape 3"]) -> Float[Tensor, "*shape 2"]:
-    """The gap and its logarithm."""
+    """Return the gap and its logarithm."""
     gap = y[..., GAP : GAP + 1]
     return torch.cat([gap, gap.clamp_min(_MIN_GAP).log()], -1)
 
 
 def event_features(y: Float[Tensor, "*shape 3"], marks: int) -> Float[Tensor, "*shape K_and_2"]:
-    """The gap, its logarithm, and the one-hot mark."""
+    """Return the gap, its logarithm, and the one-hot mark."""
     return torch.cat([gap_features(y), F.one_hot(marks_of(y), marks).to(y.dtype)], -1)
 
 

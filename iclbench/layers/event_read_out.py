@@ -26,5 +26,5 @@ class EventReadOut(nn.Module):
         self.mark = nn.Linear(width, shape.outputs)
 
     def forward(self, hidden: Float[Tensor, "*shape width"]) -> Float[Tensor, "*shape raw"]:
-        """Raw outputs for `LogNormalEvent.from_raw`."""
+        """Return the raw outputs for `LogNormalEvent.from_raw`."""
         return torch.cat([self.gap(hidden), self.mark(hidden)], -1)

@@ -41,5 +41,5 @@ class FeatureReadIn(nn.Module):
         return self.linear(self.reduce(self.labels(y)))
 
     def forward(self, points: Points) -> Float[Tensor, "B T D"]:
-        """Tokens x_1, y_1, ..., x_N, y_N."""
+        """Return the tokens x_1, y_1, ..., x_N, y_N."""
         return torch.stack([self.inputs(points.x), self.outputs(points.y)], 2).flatten(1, 2)

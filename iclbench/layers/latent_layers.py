@@ -91,7 +91,7 @@ class _LatentLayer(nn.Module):
     def attend(
         self, rows: Float[Tensor, "B M D"], tokens: Float[Tensor, "B N D"], mask: Bool[Tensor, "B 1 1 N"] | None = None
     ) -> Float[Tensor, "B H M Dh"]:
-        """Outputs of the heads, given normalised rows and tokens."""
+        """Return the outputs of the heads, given normalised rows and tokens."""
         q, k, v = self.split(self.q(rows)), self.split(self.k(tokens)), self.split(self.v(tokens))
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 

@@ -312,7 +312,8 @@ def _make_chunk(tensors: dict[str, Tensor], chunk_plan: ChunkPlan, before: Tenso
 
 
 def _is_batched(t: Float[Tensor, "B H C K"]) -> bool:
-    """Whether the matrices are contiguous and equally spaced, so that one batched product can use all of them."""
+    """Return whether the matrices are contiguous and equally spaced, so that one batched product can use all of
+    them."""
     return t.stride() == (t.shape[1] * t.stride(1), t.stride(1), t.shape[3], 1)
 
 
@@ -363,7 +364,8 @@ class _Chunk:
         out.copy_(self.read(name))
 
     def read(self, name: str) -> Float[Tensor, "B H C V"]:
-        """The outputs of `q`, `rows` or `a`: products with the state before the chunk and with the values so far."""
+        """Return the outputs of `q`, `rows` or `a`: products with the state before the chunk and with the values so
+        far."""
         rows = self.rows[name]
         out = None if self.state is None else _product(rows, self.state)
         for key, values in self.values.items():

@@ -39,6 +39,6 @@ class PairReadIn(nn.Module):
         return F.linear(y, self.linear.weight[:, : self.y_dim], self.linear.bias)
 
     def forward(self, points: Points) -> Float[Tensor, "B T D"]:
-        """Tokens x_1, y_1, ..., x_N, y_N."""
+        """Return the tokens x_1, y_1, ..., x_N, y_N."""
         pairs = torch.stack([self.inputs(points.x), self.outputs(points.y)], 2)
         return pairs.flatten(1, 2)

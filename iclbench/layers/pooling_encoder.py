@@ -36,7 +36,7 @@ class PoolingEncoder(nn.Module):
     def represent(
         self, features: Float[Tensor, "*sets N F"], mask: Bool[Tensor, "*sets N"]
     ) -> Float[Tensor, "*sets N D"]:
-        """A vector for each point, 0 for invalid points."""
+        """Return a vector for each point, which is 0 for invalid points."""
         vectors = self.pre(features)
         if self.among is not None:
             vectors = self.among(vectors, mask)

@@ -33,7 +33,7 @@ class AddedPositions(nn.Module):
     restarts: ClassVar[bool] = False
 
     def forward(self, token_positions: TokenPositions, device: torch.device | None = None) -> Float[Tensor, "*B T D"]:
-        """The vectors of the positions."""
+        """Return the vectors of the positions."""
         raise NotImplementedError
 
 

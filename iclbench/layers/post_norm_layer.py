@@ -47,7 +47,7 @@ class PostNormLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def project(self, x: Float[Tensor, "B T D"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values by head, `(B, H, T, D/H)` each."""
+        """Compute queries, keys and values by head, `(B, H, T, D/H)` each."""
         q, k, v = (linear(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for linear in (self.q, self.k, self.v))
         return q, k, v
 
@@ -59,7 +59,7 @@ class PostNormLayer(nn.Module):
         v: Float[Tensor, "B H S C"],
         visible: Bool[Tensor, "*any T S"] | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """The tokens after attention and the feed-forward network.
+        """Return the tokens after attention and the feed-forward network.
 
         Args:
             x: the tokens.

@@ -57,7 +57,7 @@ def prefix_states(
 def _block(
     before: RunningSoftmax, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor
 ) -> tuple[Float[Tensor, "B L H M n_and_1"], Float[Tensor, "B L H M n_and_1 Dh"]]:
-    """The states after the first 0, 1, ..., n of a block's n points."""
+    """Return the states after the first 0, 1, ..., n of a block's n points."""
     count = keys.shape[-2]
     is_earlier = torch.ones(count + 1, count, dtype=torch.bool, device=mask.device).tril(-1)
     allowed = is_earlier & mask[:, None, None, None, None]

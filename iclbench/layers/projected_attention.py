@@ -43,7 +43,7 @@ class ProjectedAttention(nn.Module):
         return KeysAndValues(k, v, mask)
 
     def attend(self, queries: Float[Tensor, "B Q D"], memory: KeysAndValues) -> Float[Tensor, "B Q D"]:
-        """The queries after attention to `memory`."""
+        """Return the queries after attention to `memory`."""
         hidden = q = self.q(queries)
         if memory.keys.shape[2]:
             by_head = q.unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -54,7 +54,7 @@ class ProjectedAttention(nn.Module):
     def forward(
         self, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "B T D"]:
-        """The tokens after self-attention."""
+        """Return the tokens after self-attention."""
         return self.attend(tokens, self.keys(tokens, tokens, mask))
 
     def _attention(self, q: Float[Tensor, "B H Q C"], memory: KeysAndValues) -> Float[Tensor, "B H Q C"]:

@@ -35,7 +35,7 @@ class Prompt(TensorRecord):
 
     @classmethod
     def of(cls, context: Points, related: Points | None = None) -> Prompt:
-        """The prompt of a context, `(B, N, .)`, and its related datasets, `(B, J, N, .)`.
+        """Create the prompt of a context, `(B, N, .)`, and its related datasets, `(B, J, N, .)`.
 
         Raises:
             UsageError: inputs or outputs of related datasets have another dimension than those of the context.
@@ -72,7 +72,7 @@ class Prompt(TensorRecord):
         return self.map(lambda t: take(t, order))
 
     def segments(self, size: int) -> Iterator[Prompt]:
-        """Consecutive segments of at most `size` points."""
+        """Yield consecutive segments of at most `size` points."""
         for start in range(0, self.points.count, size):
             yield self.map(lambda t, first=start: t[:, first : first + size])  # type: ignore[misc]
 
@@ -93,7 +93,7 @@ class DatasetMarkers(nn.Module):
 
 
 def _dimension(t: Tensor, axis: int) -> int:
-    """The dimension of inputs or outputs; 0 for labels, which have no such axis."""
+    """Return the dimension of inputs or outputs; 0 for labels, which have no such axis."""
     return t.shape[axis] if t.dim() > axis else 0
 
 

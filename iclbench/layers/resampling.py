@@ -33,8 +33,8 @@ def _projection_direction(dim: int) -> Float[Tensor, " dim"]:
 
 
 def fixed_uniforms(samples: int, count: int, like: Tensor) -> Float[Tensor, "2 S N"]:
-    """Two uniform numbers for each of `count` points in each sample. The numbers of the first points do not depend on
-    `count`."""
+    """Return two uniform numbers for each of `count` points in each sample. The numbers of the first points do not
+    depend on `count`."""
     blocks = [_uniform_block(samples, number) for number in range(count // _BLOCK + 1)]
     return torch.cat(blocks, 2)[..., :count].to(like)
 
@@ -59,7 +59,7 @@ def select_points(points: Points, indices: Int[Tensor, "B S N"]) -> Points:
 def resample_residuals(
     residuals: Float[Tensor, "B S N dy"], indices: Int[Tensor, "B S N"], mask: Bool[Tensor, "B N"]
 ) -> Float[Tensor, "B S N dy"]:
-    """The residuals at these indices, minus their mean over the valid points."""
+    """Return the residuals at these indices, minus their mean over the valid points."""
     sample = residuals.gather(2, indices.unsqueeze(-1).expand(residuals.shape))
     valid = mask[:, None, :, None]
     mean = (sample * valid).sum(2, keepdim=True) / valid.sum(2, keepdim=True).clamp(min=1)

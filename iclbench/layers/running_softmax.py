@@ -47,7 +47,7 @@ class RunningSoftmax(State):
 
     @classmethod
     def empty(cls, batch: int, queries: Float[Tensor, "L H M Dh"]) -> RunningSoftmax:
-        """The state before any point."""
+        """Return the state before any point."""
         e = queries.new_zeros(batch, *queries.shape)
         return cls(e.new_full(e.shape[:-1], -torch.inf), e)
 
@@ -96,7 +96,7 @@ def attend(
     values: Float[Tensor, "B L H N Dh"],
     mask: Bool[Tensor, "B N"],
 ) -> RunningSoftmax:
-    """The state of one chunk, for scaled queries."""
+    """Return the state of one chunk, for scaled queries."""
     if keys.shape[-2] == 0:
         return RunningSoftmax.empty(len(keys), queries)
     scores = _scores(queries, keys, mask)

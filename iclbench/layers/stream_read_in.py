@@ -20,7 +20,7 @@ class StreamReadIn(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, y: Tensor) -> Float[Tensor, "B N D"]:
-        """Tokens of the elements, `(B, N, ...)`."""
+        """Return the tokens of the elements, `(B, N, ...)`."""
 
 
 def linear_start(width: int) -> nn.Parameter:

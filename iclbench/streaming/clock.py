@@ -21,7 +21,7 @@ FIRST = "first"
 
 
 def parse_start(start: float | str) -> float | None:
-    """The time at which an observation started; None if it starts with the first event.
+    """Parse the time at which an observation started; None means that it starts with the first event.
 
     Raises:
         UsageError: `start` is neither a finite number nor `first`.
@@ -59,7 +59,7 @@ class Clock:
 
     @classmethod
     def of_family(cls, family: Family, start: float | str | None = None) -> Clock:
-        """The clock of a stream of the task on which a model was trained.
+        """Create the clock of a stream for the task on which a model was trained.
 
         Args:
             family: the family of the task.
@@ -76,8 +76,8 @@ class Clock:
     def answer(
         self, columns: dict[str, list[float]], after: float | None = None
     ) -> tuple[float, dict[str, list[float]]]:
-        """The expected time of the next event, and the columns of the prediction, in the user's unit of time; `after`
-        is the time of the last event (default: the last learned event)."""
+        """Return the expected time of the next event, and the columns of the prediction, in the user's unit of time;
+        `after` is the time of the last event (default: the last learned event)."""
         last_time = self.last_time if after is None else after
         assert last_time is not None  # otherwise the stream raises an error for a query
         scaled_columns = {
@@ -87,7 +87,7 @@ class Clock:
         return last_time + scaled_columns["gap"][0], scaled_columns
 
     def metadata(self) -> dict[str, str]:
-        """The start, the last time and the unit as metadata of a saved state, without rounding."""
+        """Return the start, the last time and the unit as metadata of a saved state, without rounding."""
         times = (
             {"start": FIRST} if self.last_time is None else {"start": repr(self.start), "last": repr(self.last_time)}
         )
@@ -95,7 +95,7 @@ class Clock:
 
     @classmethod
     def of_state(cls, metadata: Mapping[str, str]) -> Clock:
-        """The clock of a saved state, from the metadata of the state.
+        """Create the clock of a saved state from the metadata of the state.
 
         Raises:
             DataError: the metadata lack the time of the last event or its unit.

@@ -39,7 +39,7 @@ class EventFormat(LineFormat):
 
     @classmethod
     def of_events(cls, shape: TaskShape, smallest_gap: float, largest_value: float, clock: Clock) -> EventFormat:
-        """The format for a task with events; the arguments are the attributes of the class."""
+        """Create the format for a task with events; the other arguments are attributes of the class."""
         assert shape.marks is not None
         return cls(
             inputs=(),
@@ -52,7 +52,7 @@ class EventFormat(LineFormat):
         )
 
     def read(self, lines: Iterable[str], name: str) -> Iterator[Line]:
-        """The events and queries of a file.
+        """Parse the events and queries of a file.
 
         Raises:
             DataError: a line cannot be read, or its time does not increase; the message names the line.

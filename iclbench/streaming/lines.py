@@ -69,7 +69,7 @@ class LineFormat:
         return cls(_numbered("x", shape.x_dim), outputs, shape.classes, largest_value)
 
     def read(self, lines: Iterable[str], name: str) -> Iterator[Line]:
-        """The points and queries of a file.
+        """Parse the points and queries of a file.
 
         Args:
             lines: the lines of the file, read lazily.
@@ -135,7 +135,7 @@ class LineFormat:
 
 
 def label_column(shape: TaskShape) -> str:
-    """The name of the column with class labels: `token` for streams of tokens."""
+    """Return the name of the column with class labels: `token` for streams of tokens, otherwise `label`."""
     return "token" if shape.inputs == "tokens" else "label"
 
 
@@ -144,7 +144,7 @@ def _numbered(name: str, count: int) -> tuple[str, ...]:
 
 
 def _fields(text: str) -> list[str]:
-    """The fields of a line; empty for a blank line."""
+    """Split a line into its fields; the list is empty for a blank line."""
     text = text.removeprefix("\ufeff").strip()
     if '"' not in text:
         return [field.strip() for field in text.split(",")] if text else []

@@ -153,7 +153,8 @@ class Stream:
             raise problem
 
     def _learn_one_by_one(self, lines: list[Line]) -> tuple[State, int, DataError | None]:
-        """The state after all points before the first one that cannot be learned, their number, and the error."""
+        """Return the state after all points before the first one that cannot be learned, their number, and the
+        error."""
         state = self.state
         for learned, line in enumerate(lines):
             try:
@@ -212,5 +213,5 @@ def _inputs(backbone: Backbone, lines: list[Line]) -> Float[Tensor, "1 N Dx"]:
 
 
 def _is_usable(t: Tensor) -> bool:
-    """Whether a tensor has neither NaN nor +inf; -inf is a valid logarithm of 0."""
+    """Return whether a tensor has neither NaN nor +inf; -inf is a valid logarithm of 0."""
     return not t.is_floating_point() or not bool((t.isnan() | t.isposinf()).any())

@@ -87,13 +87,13 @@ class Window:
         self.cheap_size = cheap_size
 
     def condition(self, context: Points, related: Points | None = None) -> WindowState:
-        """The state after the last N points of a context."""
+        """Return the state after the last N points of a context."""
         last_points = context.span(max(0, context.count - self.size))
         state = self.backbone.condition(last_points, related)
         return WindowState(last_points, state, related, state.log_weight(), 0, self.size)
 
     def update(self, state: Any, points: Points) -> WindowState:
-        """The state after further points, without the oldest points that no longer fit into the window."""
+        """Return the state after further points, without the oldest points that no longer fit into the window."""
         all_points = state.points.append(points)
         surplus = max(0, all_points.count - self.size)
         if surplus and self.size <= max(self.cheap_size, points.count + surplus):
@@ -107,11 +107,11 @@ class Window:
         return self._without_oldest(extended_state, surplus) or self.condition(all_points, state.related)
 
     def query(self, state: Any, x: Float[Tensor, "1 Q Dx"]) -> Prediction:
-        """The backbone's answers from the points of the window."""
+        """Return the backbone's answers from the points of the window."""
         return self.backbone.query(state.state, x)
 
     def _without_oldest(self, window: WindowState, count: int) -> WindowState | None:
-        """The window without its oldest points; None if the state must be recomputed."""
+        """Return the window without its oldest points; None if the state must be recomputed."""
         try:
             remaining_state = self.backbone.remove(window.state, window.points.span(0, count))
         except UsageError:
@@ -137,8 +137,8 @@ def check_state(state: State, window: int | None) -> None:
 
 
 def _has_drifted(steps: int, highest: Tensor | None, weight: Tensor | None) -> bool:
-    """Whether the estimated rounding error after this many steps, relative to the current sums, exceeds its limit in
-    `TOLERANCES`."""
+    """Return whether the estimated rounding error after this many steps, relative to the current sums, exceeds its
+    limit in `TOLERANCES`."""
     if highest is None or weight is None:
         return False
     rounding = torch.finfo(weight.dtype).eps * math.sqrt(steps)
@@ -150,7 +150,7 @@ def _elementwise_max(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 
 def _names_of_backbones_with_window() -> str:
-    """The names of the shipped backbones that can forget points."""
+    """Return the names of the shipped backbones that can forget points."""
     architectures = [name for name in BACKBONES.architectures() if name in BACKBONES.builtin_entries]
     names = [name for name in architectures if BACKBONES.get(name).removes_points]
     return " and ".join([", ".join(names[:-1]), names[-1]])

@@ -21,7 +21,7 @@ class TaskSpace(nn.Module):
 
     @abstractmethod
     def start(self, batch: int) -> State:
-        """The memory before any point."""
+        """Return the memory before any point."""
 
     @abstractmethod
     def extend(self, memory: Any, hidden: Float[Tensor, "B N D"], points: Points) -> State:

@@ -125,6 +125,6 @@ class Hyena(Mixer):
 
 
 def _gate_and_values(u: Float[Tensor, "B T D3"]) -> tuple[Tensor, Tensor]:
-    """The gate x0 and the gated values x1 v."""
+    """Return the gate x0 and the gated values x1 v."""
     outer, inner, value = u.chunk(3, -1)
     return outer, inner * value

@@ -56,7 +56,7 @@ class LinearAttention(LinearMixer):
 
     @staticmethod
     def feature_count(key_dim: int) -> int:
-        """Number of features of keys with this many channels."""
+        """Return the number of features of keys with this many channels."""
         return key_dim
 
     def feature(self, x: Tensor) -> Tensor:

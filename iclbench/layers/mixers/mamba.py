@@ -101,7 +101,7 @@ class Mamba(Mixer):
         return *outputs, (tail, h)
 
     def _select(self, u: Float[Tensor, "B T E"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """dt, A, B and C of the tokens."""
+        """Return dt, A, B and C of the tokens."""
         low, B, C = self.x_proj(u).split([self.rank, self.state, self.state], -1)
         dt = F.softplus(self.dt_proj(low))
         return dt, -torch.exp(self.A_log), B, C

@@ -92,7 +92,7 @@ class Mixer(nn.Module, ABC):
 
     @abstractmethod
     def start(self, batch: int) -> MixerState:
-        """The state before any token."""
+        """Return the state before any token."""
 
     @abstractmethod
     def forward(

@@ -43,7 +43,7 @@ class Window(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T E"], tail: Float[Tensor, "B K E"]
     ) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B K E"]]:
-        """Outputs for a chunk that follows the tail, and the tail after the chunk."""
+        """Return the outputs for a chunk that follows the tail, and the tail after the chunk."""
         padded = self._prepend_tail(x, tail)
         return self._convolve(padded), self._tail(padded, tail)
 
@@ -54,7 +54,8 @@ class Window(nn.Module):
     def fork(
         self, x: Float[Tensor, "B T E"], queries: Float[Tensor, "B N E"], tail: Float[Tensor, "B K E"]
     ) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B N E"], Float[Tensor, "B K E"]]:
-        """Outputs for a chunk of pairs, outputs for queries (one before each pair), and the tail after the chunk."""
+        """Return the outputs for a chunk of pairs, the outputs for queries (one before each pair), and the tail after
+        the chunk."""
         padded = self._prepend_tail(x, tail)
         past = padded.unfold(1, self.tail_length, 2)[:, : queries.shape[1]].mT
         return self._convolve(padded), self._convolve_each(queries, past), self._tail(padded, tail)

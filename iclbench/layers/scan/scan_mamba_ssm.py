@@ -75,7 +75,7 @@ def selective_scan(
     schema="(Tensor u, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor h0) -> (Tensor, Tensor, Tensor)",
 )
 def _forward(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs, last state, and the tensor that the kernel saves for the backward pass."""
+    """Return the outputs, the last state, and the tensor that the kernel saves for the backward pass."""
     out, saved, *_ = import_module(_EXTENSION).fwd(*_add_state_tokens(u, dt, A, B, C, h0), None, None, None, False)
     _, y, last = _split(out, A.shape[1])
     return y.to(u.dtype).contiguous(), last.contiguous(), saved
@@ -98,7 +98,7 @@ def _backward(
     grad_y: Tensor,
     grad_last: Tensor,
 ) -> tuple[Tensor, ...]:
-    """Gradients of u, dt, A, B, C and h0."""
+    """Return the gradients of u, dt, A, B, C and h0."""
     grad_out = torch.cat([torch.zeros_like(grad_last), grad_y, grad_last], 1).float().mT.contiguous()
     tokens = _add_state_tokens(u, dt, A, B, C, h0)
     gradients = import_module(_EXTENSION).bwd(*tokens, None, None, None, grad_out, saved, None, None, False, False)

@@ -37,7 +37,7 @@ def selective_scan(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: T
     schema="(Tensor u, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor h0) -> (Tensor, Tensor, Tensor)",
 )
 def _forward(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs, last state, and the states before steps 0, 8, 16, ... as `(B, K, S, D)`."""
+    """Return the outputs, the last state, and the states before steps 0, 8, 16, ... as `(B, K, S, D)`."""
     rate = A.T.contiguous() / math.log(2)
     y, last = torch.empty_like(u, memory_format=torch.contiguous_format), torch.empty_like(h0)
     saved = h0.new_empty(len(u), -(-u.shape[1] // _STRIDE), *h0.shape[1:])
@@ -65,7 +65,7 @@ def _forward(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor)
 def _backward(
     u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, saved: Tensor, grad_y: Tensor, grad_last: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of u, dt, A, B, C and h0.
+    """Return the gradients of u, dt, A, B, C and h0.
 
     Let g_t be the gradient of h_t, including the gradient through later steps, and x_t = dt_t u_t. Then dB_t = g_t x_t,
     dC_t = h_t dy_t, dx_t = <B_t, g_t>, and the log-decay dt_t A has gradient g_t exp(dt_t A) h_{t-1}.

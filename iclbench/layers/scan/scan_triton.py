@@ -68,7 +68,7 @@ def selective_scan(
 def _forward(
     u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor, channels: int, warps: int, chunk: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs, last state, and the states between chunks as `(chunks - 1, B, S, D)`."""
+    """Return the outputs, the last state, and the states between chunks as `(chunks - 1, B, S, D)`."""
     from iclbench.layers.scan.scan_triton_kernels import forward_chunk
 
     u, dt, A, B, C, h0 = _kernel_layout(u, dt, A, B, C, h0)
@@ -116,7 +116,7 @@ def _backward(
     warps: int,
     chunk: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of u, dt, A, B, C and h0."""
+    """Return the gradients of u, dt, A, B, C and h0."""
     from iclbench.layers.scan.scan_triton_kernels import backward_chunk
 
     types = [t.dtype for t in (A, B, C, h0)]

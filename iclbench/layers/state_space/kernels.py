@@ -18,7 +18,7 @@ Spectrum = Literal["lin", "legs", "inv"]
 
 
 def hippo_legs(order: int) -> tuple[Float[Tensor, "N N"], Float[Tensor, " N"]]:
-    """A and B of HiPPO-LegS (S4, equation 2), in float64."""
+    """Return A and B of HiPPO-LegS (S4, equation 2), in float64."""
     n = torch.arange(order, dtype=torch.float64)
     root = torch.sqrt(2 * n + 1)
     return -torch.tril(torch.outer(root, root), -1) - torch.diag(n + 1), root
@@ -44,7 +44,8 @@ def normal_low_rank(
 
 
 def spectrum(init: Spectrum, order: int) -> Complex[Tensor, " n"]:
-    """Initial eigenvalues of S4D: S4D-Lin (S4D, equation 9), the normal part of LegS, or S4D-Inv (equation 8)."""
+    """Return the initial eigenvalues of S4D: S4D-Lin (S4D, equation 9), the normal part of LegS, or S4D-Inv (equation
+    8)."""
     n = torch.arange(order // 2, dtype=torch.float64)
     if init == "legs":
         return normal_low_rank(order)[0]
@@ -109,7 +110,7 @@ def real_form(
 def bilinear(
     A: Float[Tensor, "N N"], B: Float[Tensor, " N"], dt: Float[Tensor, " D"]
 ) -> tuple[Float[Tensor, "D N N"], Float[Tensor, "D N"]]:
-    """Discrete A and B of every channel (S4, equation 3)."""
+    """Return the discrete A and B of every channel (S4, equation 3)."""
     identity = torch.eye(len(A), dtype=A.dtype, device=A.device)
     half = dt[:, None, None] / 2 * A
     right = torch.cat([identity + half, dt[:, None, None] * B[:, None]], 2)

@@ -57,15 +57,15 @@ class StateSpace(nn.Module, ABC):
 
     @abstractmethod
     def time_scale_parameters(self) -> list[nn.Parameter]:
-        """The parameters that set time scales; they have a separate learning rate and no weight decay."""
+        """Return the parameters that set time scales; they have a separate learning rate and no weight decay."""
 
     @abstractmethod
     def kernel(self, length: int) -> Float[Tensor, "D {length}"]:
-        """The convolution kernel from a zero state."""
+        """Return the convolution kernel from a zero state."""
 
     @abstractmethod
     def unroll(self, length: int) -> UnrolledSystem:
-        """The linear maps of `length` steps."""
+        """Return the linear maps of `length` steps."""
 
     def reuse_system(self) -> contextlib.AbstractContextManager[object]:
         """Return a context in which parameters do not change, so that `unroll` computes the discrete system only
@@ -209,7 +209,7 @@ class LowRankStateSpace(StateSpace):
         return self._last_system[1]
 
     def _dense_system(self) -> tuple[Float[Tensor, "D N N"], Float[Tensor, "D N"], Float[Tensor, "D N"]]:
-        """The discrete A, B and C, computed in float64 because I - A^L is nearly singular for small steps."""
+        """Return the discrete A, B and C, computed in float64 because I - A^L is nearly singular for small steps."""
         A, B, stored_C = self._bilinear()
         complement = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device) - torch.matrix_power(A, self._period)
         C = torch.linalg.solve(complement.mT, stored_C)
@@ -217,7 +217,7 @@ class LowRankStateSpace(StateSpace):
         return A.to(dtype), B.to(dtype), C.to(dtype)
 
     def _bilinear(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The discrete A and B, and the stored C, in real form and float64."""
+        """Return the discrete A and B, and the stored C, in real form and float64."""
         A, B, C = kernels.real_form(*(v.to(torch.complex128) for v in self._modes()))
         return *kernels.bilinear(A, B, torch.exp(self.log_dt.double())), C
 

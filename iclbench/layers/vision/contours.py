@@ -25,7 +25,7 @@ WAVELENGTH, SPREAD = 6.0, 2.0
 
 
 def gabor_bank() -> Float[Tensor, "2 orientations size size"]:
-    """Even and odd filters with orientations k pi / 8, k = 0, 1, ...; each has mean 0 and norm 1."""
+    """Return even and odd filters with orientations k pi / 8, k = 0, 1, ...; each has mean 0 and norm 1."""
     steps = torch.arange(FILTER_SIZE, dtype=torch.float64) - FILTER_SIZE // 2
     y, x = torch.meshgrid(steps, steps, indexing="ij")
     angles = (torch.arange(ORIENTATIONS, dtype=torch.float64) * math.pi / ORIENTATIONS)[:, None, None]

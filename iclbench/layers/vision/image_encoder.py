@@ -47,7 +47,7 @@ class ImageEncoder(nn.Module):
         self.net = _ENCODERS[encoder](self.features)
 
     def forward(self, x: Float[Tensor, "*shape P"]) -> Float[Tensor, "*shape E"]:
-        """Features of flattened images.
+        """Return the features of flattened images.
 
         Raises:
             UsageError: the number of pixels is not height * width.
