@@ -206,7 +206,7 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
     @property
     def shares_batches(self) -> bool:
         """Whether several processes may share a batch. This requires that the loss of a batch is the mean over its
-        parts (in the sense of `mean_by_episode` or `mean_by_event`) and not random."""
+        parts (in the sense of `mean_by_episode` or `mean_by_event`) and is not random."""
         return type(self).loss is Backbone.loss
 
     @property
@@ -295,5 +295,5 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
 
     @property
     def encoder_parameter_count(self) -> int:
-        """Number of parameters of the image encoder, which a budget excludes; 0 if there is no encoder."""
+        """Number of parameters of the image encoder, which a budget excludes; 0 for a model without an encoder."""
         return 0

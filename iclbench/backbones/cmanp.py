@@ -58,7 +58,7 @@ class CMANP(StreamedLatents, LatentBackbone[_Settings]):
         x_query: Float[Tensor, "batch points dx"] | None = None,
         prefixes: Sequence[int] | None = None,
     ) -> Prediction:
-        """Predict after every prefix in one pass over the points, which updates the state."""
+        """Predict after every prefix, in one pass that updates the state from prefix to prefix."""
         x_query = points.x if x_query is None else x_query
         state, position, answers = self.condition(points.span(0, 0)), 0, []
         for n in range(points.count) if prefixes is None else prefixes:

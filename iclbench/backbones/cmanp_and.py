@@ -3,9 +3,9 @@ Attention Block", the later version of CMANP's paper): CMANP with a joint Gaussi
 
 In training, all targets of an episode have one joint Gaussian. For the score, targets are split into blocks. Each block
 has a joint Gaussian, and its true outputs update the state (in constant time) before the next block is predicted. By
-the chain rule, the product over blocks is also a joint density. It uses true outputs (teacher forcing), and with `block
-= 1` it is autoregressive. A prediction is one Gaussian over all queries, given only the context. The differences from
-the released code are those of `cmanp` and `tnp_nd`, and the following:
+the chain rule, the product over blocks is also a joint density. It uses true outputs (teacher forcing), and with
+`block=1` it is autoregressive. A prediction is one Gaussian over all queries, given only the context. The differences
+from the released code are those of `cmanp` and `tnp_nd`, and the following:
 
 - The network for the means replaces CMANP's predictor, which the released code creates but does not use. This saves
   8,578 parameters for dy = 1 and 9,094 for dy = 3.

@@ -65,7 +65,7 @@ class CoQESettings(BackboneSettings):
     """Standard deviation of the task encoder's initial weights; by default 0.02 for regression, 1 / sqrt(width) for
     classification."""
     sample_dim: PositiveInt | None = None
-    """Regression: width of the sample representation; by default that of the task encoder."""
+    """Regression: width of the sample representation; by default the width of the task encoder."""
     readout: Literal["inner", "mlp"] = "inner"
     """Regression: map to task vectors: inner (identity or linear layer) or mlp."""
     variant: ClassVectorVariant = "released"
@@ -87,8 +87,8 @@ class CoQESettings(BackboneSettings):
     """Classification: the fraction of logits that counts as the lowest."""
 
     def check_unused_settings(self, has_labels: bool) -> None:
-        """Check that all settings with other values than the defaults apply to the task. Its outputs are class labels
-        if `has_labels`, otherwise numbers.
+        """Check that every setting that differs from its default applies to the task, whose outputs are class labels if
+        `has_labels`, and numbers otherwise.
 
         Raises:
             UsageError: a setting does not apply to the task.
@@ -259,8 +259,9 @@ class CoQE(Backbone[CoQESettings]):
     def loss(
         self, episodes: Episodes, progress: float, generator: torch.Generator
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
-        """Return the training loss. For class labels, it is the sum of the cross-entropy of the composed logits with
-        noise and that of the static logits, which would otherwise be learned slowly (section 4.2)."""
+        """Return the training loss. For class labels, it is the sum of two cross-entropies, one for the composed logits
+        with noise and one for the static logits. Without the second one, the static logits would be learned slowly
+        (section 4.2)."""
         if not isinstance(self.space, ClassVectors):
             return super().loss(episodes, progress, generator)
         queries, noise = episodes.queries, self.settings.logit_noise

@@ -1,5 +1,5 @@
 """EQTNP, the Transformer neural process with efficient queries (a baseline in Feng et al. 2022, "Latent Bottlenecked
-Attentive Neural Processes"; its code is released with that of CMANP).
+Attentive Neural Processes"; its code is in the release of CMANP).
 
 The model is an LBANP without latents. It has L - 1 layers of self-attention over the embedded context points, and L
 layers in which targets cross-attend to the context: the first layer to the embedded points, and layer i to the output

@@ -54,7 +54,7 @@ class GPT2Settings(BackboneSettings):
     positions: PositionEncoding = "none"
     """Position encoding: none, learned, sinusoidal or rotary; part of the model's name."""
     max_points: PositiveInt | None = None
-    """Number of points with learned positions; by default that of the longest dataset in training."""
+    """Number of points with learned positions; by default the length of the longest dataset in training."""
     init_std: PositiveFloat = 0.02
     """Standard deviation of the initial weights; with GPT-2's 0.02, attention at width 64 starts nearly uniform."""
     read_in: Literal["linear", "mlp"] | None = None

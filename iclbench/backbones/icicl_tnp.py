@@ -7,7 +7,7 @@ interpretation of the alternative in figure 10, which the text does not specify:
 and targets attend to U and all U_j. The paper "generally found little difference in performance" (appendix E).
 
 The code of the model is not released. The paper does not specify which attention layers share weights; here, context
-and related datasets share the layers that attend to points (step 1) and those of self-attention (step 3). The paper
+and related datasets share the layers that attend to points (step 1) and the self-attention layers (step 3). The paper
 describes feed-forward networks with two hidden layers (appendix G); here they have one, as in the PT-TNP code of the
 same group.
 
@@ -41,7 +41,7 @@ class ICICLTNPSettings(TransformerNPSettings):
     pseudo_tokens: PositiveInt = 32
     """Number of pseudo-tokens M of the context."""
     related_pseudo_tokens: PositiveInt | None = None
-    """Number of pseudo-tokens M_ic of each related dataset; by default that of the context."""
+    """Number of pseudo-tokens M_ic of each related dataset; by default the number for the context."""
     coupling: Literal["paper", "direct"] = "paper"
     """paper: related datasets and context attend to each other; direct: targets attend to all summaries."""
 

@@ -2,7 +2,7 @@
 
 The sizes are those of Grazzi et al. 2024, appendix A.1.1: 24 blocks of width 256. The parameters have the names, layout
 and initialisation of mamba-ssm's `MixerModel`, so that weights can be exchanged with this class and with
-`transformers.MambaModel`; the forward pass is a separate implementation with tensors of shape `(batch, tokens,
+`transformers.MambaModel`; the forward pass is a separate implementation for tensors of shape `(batch, tokens,
 channels)`. Read-in and read-out are linear, without positions and without an embedding table.
 """
 

@@ -50,7 +50,8 @@ class S4Settings(BackboneSettings):
     dropout: Decay = 0.0
     """Dropout rate in training, on the output of every state space and of every mixing layer."""
     rate_factor: PositiveFloat = 1.0
-    """Ratio of the learning rate of A, B and dt to that of other parameters. A, B and dt have no weight decay."""
+    """Ratio of the learning rate of A, B and dt to the learning rate of other parameters. A, B and dt have no weight
+    decay."""
 
     @model_validator(mode="after")
     def _check_dt_range(self) -> S4Settings:
@@ -67,7 +68,7 @@ class S4DSettings(S4Settings):
 
 
 class S4Block(RecurrentBlock):
-    """A state space with a skip term, channel mixing, a residual connection and a norm. Its state is that of the
+    """A state space with a skip term, channel mixing, a residual connection and a norm. Its state is the state of the
     system, `(B, D, N)`."""
 
     def __init__(self, system: StateSpace, settings: S4Settings) -> None:

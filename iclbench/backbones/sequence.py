@@ -39,7 +39,7 @@ _Settings = TypeVar("_Settings", bound=BaseSettings)
 class SequenceBackbone(CausalTrunk[_Settings], abstract=True):
     """A causal trunk between a read-in and a read-out.
 
-    A model for tasks without related datasets has no parameters for them and ignores them.
+    A model for a task without related datasets has no parameters for related datasets and ignores them.
 
     Attributes:
         elements: the elements of the task's sequences.

@@ -87,7 +87,7 @@ class SettingsWithFilter(SequenceSettings):
     """Settings of mixers with a computed filter."""
 
     max_points: PositiveInt | None = None
-    """Length of hyena's filter in points; by default that of the longest sequence in training."""
+    """Length of hyena's filter in points; by default the length of the longest sequence in training."""
     filter_order: PositiveInt | None = None
     """Units in each hidden layer of the network that computes hyena's filter; by default 64. With 16, more of a small
     budget is available for the rest of the model."""
@@ -245,8 +245,8 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
 
 
 class Hybrid(SequenceModel[HybridSettings]):
-    """A sequence model with a separate mixer for every layer, for example `backbone.mixers = ["mamba2",
-    "attention"]`."""
+    """A sequence model with a separate mixer for every layer, for example
+    `backbone.mixers = ["mamba2", "attention"]`."""
 
     Settings = HybridSettings
 

@@ -137,7 +137,7 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         and the targets are all later points, so that every prefix length has the same weight, as in a learning curve.
         For events, the only target is the next point (an event or the open interval), because a query cannot select one
         of several points. The weight of a sequence is its number of events and open intervals, so that the expected
-        loss is that of `mean_by_event`.
+        loss equals `mean_by_event`.
 
         Returns:
             The context, the targets with a mask of the scored targets, and the weights, which are 0 for episodes

@@ -14,7 +14,7 @@ target comes before it. For events, only the next event is predicted, so TNP-A e
 
 Differences from the released code, in addition to those of `tnp_d`:
 
-- Marginal scores use the mixture over paths; the released code only reports the teacher-forced score.
+- Marginal scores use the mixture over paths; the released code reports only the teacher-forced score.
 - Every step computes two rows with cached keys and values; the released code recomputes the complete sequence for every
   target.
 - With a point head, the model reads its own point predictions, so that paths differ only in their order. Labels are
@@ -62,7 +62,7 @@ class TNPASettings(TNPDSettings):
     """The published sizes, the same for all tasks."""
 
     samples: PositiveInt = 50
-    """Number of paths that are drawn if there are several targets."""
+    """Number of paths that are drawn for several targets."""
     permute: bool = True
     """Whether each path has a separate random order of the targets, as published."""
 
@@ -158,8 +158,8 @@ class TNPA(TNPD[TNPASettings]):
     def _paths(
         self, state: LayeredMemory, x: Float[Tensor, "B Q Dx"], path_numbers: _PathNumbers
     ) -> tuple[Prediction, Tensor]:
-        """Draw paths over all targets, one target per step. Return their prediction and the drawn outputs, `(B, Q, S,
-        dy)`."""
+        """Draw paths over all targets, one target per step. Return the prediction and the drawn outputs, with shape
+        `(B, Q, S, dy)`."""
         order, uniform, normal = path_numbers
         samples, count = order.shape
         features, queries = self.x_features(x)[:, order], self.embed_targets(x)[:, order]

@@ -90,8 +90,8 @@ class DeepThinking(MethodSettings):
             to `max_passes` on a development split; `best`: the best on the evaluation data (only with
             setting=released).
         momentum: fraction of the previous step that is added to the next one.
-        positions: positions of further passes: after the memory (`continue`, as in the released code), or those of the
-            first pass (`reuse`).
+        positions: positions of further passes: after the memory (`continue`, as in the released code), or the same as
+            in the first pass (`reuse`).
         setting: `paper`, or `released` with momentum 0.9, bfloat16, and the best number of passes.
         max_passes: largest number of passes for `dev` and `best`.
         trace: whether queries are also evaluated after every pass before the last. Without a trace, they are still

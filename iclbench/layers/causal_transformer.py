@@ -40,8 +40,7 @@ from iclbench.layers.positions import (
 )
 from iclbench.layers.prompt import SEPARATOR
 
-# Tokens whose hidden vectors are read after the last layer: all tokens, those of the inputs x, or those of the outputs
-# y.
+# Tokens whose hidden vectors are read after the last layer: all tokens, the tokens of inputs, or the tokens of outputs.
 ALL_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS = slice(None), slice(0, None, 2), slice(1, None, 2)
 
 # Maps a layer's number, queries, keys and values to its attention output; None if this output is not needed.

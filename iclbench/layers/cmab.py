@@ -104,8 +104,8 @@ class StreamedAttention:
 
 
 def _projections(reads: Sequence[CrossLayer]) -> tuple[Float[Tensor, "rows D"], Float[Tensor, " rows"]]:
-    """Return the weights and biases of the keys of all layers, followed by those of the values. They apply to data that
-    are normalised without scale and shift."""
+    """Return the weights and biases for the keys and then for the values of all layers. They apply to data that are
+    normalised without scale and shift."""
     projection = torch.stack([t for name in ("k", "v") for t in (getattr(read, name).weight for read in reads)])
     scale = torch.stack([read.norm_data.weight for read in reads]).repeat(2, 1)
     shift = torch.stack([read.norm_data.bias for read in reads]).repeat(2, 1)

@@ -39,7 +39,7 @@ class EventEmbedding(nn.Module):
 
         Args:
             y: gap, mark and time of events.
-            weight: the vectors of all marks; None means those of this embedding.
+            weight: the vectors of all marks; None means the weights of this embedding.
 
         Raises:
             UsageError: `y` does not have the columns of events, or a mark is greater than K - 1. Marks are checked only

@@ -31,7 +31,7 @@ def event_features_dim(marks: int) -> int:
 
 
 def timed_features(y: Float[Tensor, "*shape 3"], marks: int) -> Float[Tensor, "*shape K_and_3"]:
-    """Return the event features and the absolute time, from which alone a set model knows the order of the events."""
+    """Return the event features and the absolute time, which gives a set model the order of the events."""
     return torch.cat([event_features(y, marks), y[..., TIME : TIME + 1]], -1)
 
 

@@ -2,7 +2,7 @@
 
 Image features and label embeddings have the same width E, and the same linear layers are applied to both: a layer from
 E to the width D of the model, if E and D differ, and the read-in. Labels are therefore embedded in the space of the
-image features, and not only in that of the model's tokens.
+image features, and not directly in the space of the model's tokens.
 """
 
 from __future__ import annotations

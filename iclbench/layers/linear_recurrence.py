@@ -321,7 +321,7 @@ class _Chunk:
     """A chunk without decays. Subclasses add decays.
 
     Within a span, the state is stored in the unit of the span, that is, relative to the decay at the middle of the
-    span. Factors convert the state from the unit of one span to that of the next.
+    span. Factors convert the state from the unit of one span to the unit of the next.
 
     Args:
         tensors: q, k, v, and optionally g, a, b and rows; `rows` and `a` read the state before their token (a lag of
@@ -389,9 +389,9 @@ class _Chunk:
         return state
 
     def unit_factors(self, next_plan: ChunkPlan | None, before: Tensor | None) -> list[Float[Tensor, "B H _ 1"]]:
-        """Return the factors that convert a state from the unit of this chunk to that of the next chunk: a factor to
-        the end of the span, and a factor to the middle of the next span. They are separate because their product could
-        underflow.
+        """Return the factors that convert a state from the unit of this chunk to the unit of the next chunk: a factor
+        to the end of the span, and a factor to the middle of the next span. They are separate because their product
+        could underflow.
 
         Args:
             next_plan: the next chunk; None if this is the last one.

@@ -64,8 +64,7 @@ def _sample_class(logits: Float[Tensor, "B S K"], uniform: Float[Tensor, " S"]) 
 
 
 class PathMemory:
-    """The keys and values of one layer: those of the context, which all S paths share, and those of the draws of each
-    path.
+    """The keys and values of one layer, for the context, which all S paths share, and for the draws of each path.
 
     Args:
         context: keys and values of the context.

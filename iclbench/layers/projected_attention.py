@@ -3,7 +3,7 @@
 
     h = LN(W q + attention(W q, K k, V v));    h <- LN(h + relu(O h + b))
 
-As in the released code, scores are divided by sqrt(D), where D is the width of the layer and not that of a head.
+As in the released code, scores are divided by sqrt(D), where D is the width of the layer and not the width of a head.
 Without valid keys, the attention output is 0.
 """
 

@@ -38,7 +38,7 @@ class Prompt(TensorRecord):
         """Create the prompt of a context, `(B, N, .)`, and its related datasets, `(B, J, N, .)`.
 
         Raises:
-            UsageError: inputs or outputs of related datasets have another dimension than those of the context.
+            UsageError: inputs or outputs have different dimensions in the related datasets and in the context.
         """
         if related is None:
             return cls(context)

@@ -45,7 +45,7 @@ def answer_columns(
         prediction: a prediction of shape `(1, N)`.
         shape: the task.
         clock: the clock of an event stream; None for points.
-        after: time of the last event before each answer (default: that of the clock).
+        after: time of the last event before each answer (default: the last event of the clock).
 
     Raises:
         DataError: an answer is not finite; the answers before it are yielded first.

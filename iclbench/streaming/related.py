@@ -21,7 +21,8 @@ def read_related(backbone: Backbone, files: Sequence[Path], columns: LineFormat)
     longest dataset.
 
     Raises:
-        UsageError: the model does not use related datasets, or was trained with fewer of them than there are files.
+        UsageError: the model does not use related datasets, or was trained with fewer related datasets than the number
+            of files.
         DataError: a file cannot be read, has other columns than the stream, has a query, or has no points.
     """
     max_related = backbone.shape.related if backbone.uses_related else 0

@@ -2,9 +2,9 @@
 
 The answer to a query depends on all points before the query and on no point after it. Points are buffered and learned
 in batches, at the latest before the next query; queries of a file are buffered as well. Up to rounding, the answers are
-the same as for one line at a time. Memory use is that of the model's state, which is constant for `cmanp`, `cnp` and
-recurrent models, and grows with the number of points for models that store them. With a window (module `window`), the
-model uses only the last points.
+the same as for one line at a time. Memory use depends on the size of the model's state, which is constant for `cmanp`,
+`cnp` and recurrent models, and grows with the number of points for models that store them. With a window (module
+`window`), the model uses only the last points.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Stream:
             state, learned, problem = self._learn_one_by_one(points)
         self.state, self._waiting_points = state, []
         if not self.points and self.model is self.backbone and state.nbytes > old_nbytes:
-            log.info("the state of this model grows with the number of points; that of cmanp does not")
+            log.info("the state of this model grows with the number of points; the state of cmanp does not")
         self.points += learned
         if learned and self.clock is not None:
             self.clock.last_time = points[learned - 1].time

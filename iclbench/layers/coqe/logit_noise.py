@@ -31,8 +31,8 @@ class LogitNoise:
         growth: increment of both at each step.
         every: fraction of training between two steps.
         first: fraction of training before the first step.
-        where: logits to which noise is added: `all`, those of classes `present` in the context, or the `lowest` static
-            logits.
+        where: logits to which noise is added: `all` logits, the logits of classes `present` in the context, or the
+            `lowest` static logits.
         share: fraction of all classes that counts as lowest.
     """
 

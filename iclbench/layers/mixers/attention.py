@@ -28,9 +28,9 @@ from iclbench.layers.mixers.window import Window
 class Attention(Mixer):
     """softmax(q K^T / sqrt(C)) V over the tokens so far, with C channels per head.
 
-    GPT-2's layer, with 4 D² + 4 D parameters. The state holds all keys and values, and the mask of valid tokens. Linear
-    layers use PyTorch's default initialisation; output weights are scaled down with depth. An optional convolution is
-    applied to q, k and v, without an activation.
+    The mixer is GPT-2's attention layer, with 4 D² + 4 D parameters. The state holds all keys and values, and the mask
+    of valid tokens. Linear layers use PyTorch's default initialisation; output weights are scaled down with depth. An
+    optional convolution is applied to q, k and v, without an activation.
     """
 
     uses = frozenset({"heads", "inner", "conv"})

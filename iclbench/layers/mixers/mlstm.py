@@ -45,7 +45,7 @@ class MLSTM(Mixer):
     Gate weights are initialised with 0, the biases of input gates from a normal distribution with standard deviation
     0.1, and the biases of forget gates with values from 3 to 6 over the heads. The initial weights of projections have
     variance 2 / (5 D), and those of the last projection have standard deviation 2 / (layers sqrt(D)). Differences from
-    the released code: without a convolution there is still a SiLU, and 1e-6 is not added to the divisor. By default q
+    the released code: SiLU is applied even without a convolution, and 1e-6 is not added to the divisor. By default q
     and k are as wide as v. The setting `state` sets their number of channels per head instead; each of these channels
     is then computed from all channels of the head.
     """

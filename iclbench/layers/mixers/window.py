@@ -37,7 +37,7 @@ class Window(nn.Module):
         return like.new_zeros(batch, self.tail_length, self.channels)
 
     def activate(self, u: Float[Tensor, "B T E"]) -> Float[Tensor, "B T E"]:
-        """Apply SiLU if there is a convolution; otherwise return `u` unchanged."""
+        """Apply SiLU if the window has a convolution; otherwise return `u` unchanged."""
         return u if self.weight is None else F.silu(u)
 
     def forward(

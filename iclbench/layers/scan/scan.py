@@ -114,7 +114,7 @@ def resolve_backend(backend: Backend, device: torch.device, dtype: torch.dtype =
 
 
 def _resolve_cached(backend: Backend, device: torch.device, dtype: torch.dtype) -> Backend:
-    """Call `resolve_backend` once per process; the cached result is a constant in compiled code."""
+    """Call `resolve_backend` with a cache; the result is a constant in compiled code."""
     return _cached_backend(backend, device, dtype)
 
 

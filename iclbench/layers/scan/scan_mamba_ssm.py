@@ -57,7 +57,7 @@ def selective_scan(
     """Run `scan.selective_scan` with the kernels of mamba-ssm.
 
     Raises:
-        UsageError: there are more states than the kernel supports.
+        UsageError: the state is larger than the kernel supports.
     """
     if A.shape[1] > _MAX_STATES:
         raise UsageError(

@@ -102,8 +102,8 @@ def backward_chunk(
 ):
     """Compute the gradients of the tokens from `start` to `stop` from the gradient of the state after them.
 
-    `grad_A` has one term per episode, `(B, D, S)`; `grad_B` and `grad_C` have one term per block of channels, `(B,
-    blocks, T, S)`.
+    `grad_A` has one term per episode, `(B, D, S)`. `grad_B` and `grad_C` have one term per block of channels, with
+    shape `(B, blocks, T, S)`.
 
     The gradient g_t of h_t is g_t = C_t dy_t + decay_{t+1} g_{t+1}, a scan from the end. The log-decay dt_t A has
     gradient g_t z_t, where z_t = decay_t h_{t-1} is the decayed state. A separate scan computes z_t = decay_t (z_{t-1}

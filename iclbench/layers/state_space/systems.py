@@ -1,8 +1,8 @@
 """Structured state spaces as modules: D independent channels, each a linear system of order N.
 
-There are two parametrisations of A. Both provide the convolution kernel of a complete sequence from a zero state, for
-training, and the matrices of several steps, for continuing from a state. The state of a channel is real: (Re x, Im x)
-of the N/2 complex modes. Complex parameters are stored as real pairs on a last axis of size 2.
+A has two parametrisations, one per class. Both provide the convolution kernel of a complete sequence from a zero state,
+for training, and the matrices of several steps, for continuing from a state. The state of a channel is real: (Re x, Im
+x) of the N/2 complex modes. Complex parameters are stored as real pairs on a last axis of size 2.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ class LowRankStateSpace(StateSpace):
     and B.
 
     The parameter `C` holds C~ = C (I - A^L), which the generating function requires for a kernel of length L; shorter
-    kernels are prefixes of this kernel. To continue from a state, C is recovered and the dense discrete system, `(D, N,
-    N)`, is computed. If gradients are disabled, the system is cached until a parameter changes.
+    kernels are prefixes of this kernel. To continue from a state, C is recovered and the dense discrete system is
+    computed; its A has shape `(D, N, N)`. If gradients are disabled, the system is cached until a parameter changes.
     """
 
     longest: int
