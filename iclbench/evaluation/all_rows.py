@@ -1,7 +1,7 @@
-"""Baselines that are fitted on all rows of a user's table except the targets, with all columns.
+"""Baselines fitted on all columns of a user's table and on all of its rows except the targets.
 
-All other contestants predict the targets of a split from the rows of its context. The difference is the gain of more
-rows and columns.
+All other contestants predict the targets of a split from its context rows only. Comparing the two shows how much the
+remaining rows and columns help.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from iclbench.families.tabular.real_tables import LIMIT
 from iclbench.families.tabular.user_table import UserTable
 
 SUFFIX = "-all-rows"
-# The baselines that are also fitted on all rows: their costs grow slowly with the number of rows.
+# Only baselines whose cost grows slowly with the number of rows are also fitted on all rows.
 FITTED_ON_ALL_ROWS = (
     *("ridge-cv", "forest", "xgboost-default"),
     *("logistic-regression", "forest-classifier", "xgboost-classifier"),
@@ -35,12 +35,12 @@ FITTED_ON_ALL_ROWS = (
 
 
 class AllRows(Predictor):
-    """A baseline whose context is all rows of a table except the targets.
+    """A baseline whose context consists of all rows of a table except the targets.
 
     Args:
         baseline: the baseline.
-        family: the table.
-        points: number of rows of the context of a split, which determine the units of its outputs.
+        family: the family of the user's table.
+        points: number of context rows of a split; these rows determine the units of the outputs.
     """
 
     def __init__(self, baseline: Predictor, family: UserTable, points: int) -> None:
@@ -59,7 +59,7 @@ class AllRows(Predictor):
         return cat([self._predict(rows, x_target) for rows in self._rows.cpu().numpy()])
 
     def _predict(self, rows: np.ndarray, x_target: Float[Tensor, "B Q Dx"]) -> Prediction:
-        """The predictions of one split, which has fewer targets than `x_target` if others have more."""
+        """Return the predictions for one split; its targets are padded to the number of rows of `x_target`."""
         table = self._family.table
         context, targets = rows[: self._points], rows[self._points :]
         known = targets[targets >= 0]
@@ -75,7 +75,7 @@ class AllRows(Predictor):
 
 
 def all_rows_baselines(prompts: PromptSet, names: Sequence[str]) -> list[PredictorContestant]:
-    """Those of the baselines that are also fitted on all rows, as further contestants."""
+    """Return a contestant fitted on all rows for each of the named baselines in `FITTED_ON_ALL_ROWS`."""
     family = prompts.family
     assert isinstance(family, UserTable)
     selected = [name for name in names if name in FITTED_ON_ALL_ROWS]

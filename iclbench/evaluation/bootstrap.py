@@ -1,7 +1,7 @@
-"""Bootstrap intervals of means over episodes, for all positions of a curve at once.
+"""Bootstrap intervals for means over episodes, computed for all positions of a curve at once.
 
-A resample is determined by how often it contains each episode. So the resampled means of all positions are the product
-of these counts and the matrix of errors, and the errors are not copied for each resample.
+A resample is determined by how often it contains each episode. The resampled means at all positions are therefore a
+matrix product of these counts and the errors, which avoids copying the errors for each resample.
 """
 
 import math
@@ -19,15 +19,15 @@ def bootstrap_interval(
     level: float = LEVEL,
     clusters: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Percentile interval of the mean over episodes.
+    """Return the percentile bootstrap interval of the mean over episodes.
 
     Args:
-        errors: `(episodes, positions)`; NaN without a score.
+        errors: `(episodes, positions)`; NaN marks a missing score.
         seed: the same seed gives the same interval.
         resamples: number of bootstrap samples.
         level: coverage of the interval.
-        clusters: cluster of every episode, `(episodes,)`; all episodes of a resampled cluster are used. Episodes of a
-            single cluster count as independent (default: all are).
+        clusters: cluster of each episode, `(episodes,)`; entire clusters are resampled. If all episodes belong to one
+            cluster, they count as independent (default: all episodes are independent).
 
     Returns:
         Lower and upper ends, `(positions,)` each; NaN for positions without a score.
@@ -47,7 +47,7 @@ def bootstrap_interval(
 
 
 def resample_counts(episodes: int, seed: int = 0, resamples: int = RESAMPLES) -> np.ndarray:
-    """How often each resample contains each episode, `(resamples, episodes)`."""
+    """Return how often each resample contains each episode, `(resamples, episodes)`."""
     indices = np.random.default_rng(seed).integers(episodes, size=(resamples, episodes))
     indices += episodes * np.arange(resamples)[:, None]
     counts = np.bincount(indices.ravel(), minlength=resamples * episodes)
@@ -55,14 +55,19 @@ def resample_counts(episodes: int, seed: int = 0, resamples: int = RESAMPLES) ->
 
 
 def percentiles(statistics: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
-    """The ends of the central interval of statistics over resamples `(resamples, positions)`, `(positions,)` each."""
+    """Return the ends of the central interval over resamples, `(positions,)` each.
+
+    Args:
+        statistics: one statistic per resample, `(resamples, positions)`.
+        level: coverage of the interval.
+    """
     tail = (1 - level) / 2
     low, high = np.quantile(statistics, [tail, 1 - tail], axis=0)
     return low, high
 
 
 def summaries(scores: np.ndarray, seed: int, clusters: np.ndarray | None = None) -> list[dict[str, object]]:
-    """Mean and interval of each column of the scores, as columns `value`, `low`, `high` and `n_episodes` of a table.
+    """Return the mean and interval of each column of the scores as `value`, `low`, `high` and `n_episodes`.
 
     Args:
         scores: `(episodes, columns)`, NaN for missing scores. The interval of a single episode is NaN.
@@ -79,14 +84,14 @@ def summaries(scores: np.ndarray, seed: int, clusters: np.ndarray | None = None)
 
 
 def ratio_summary(totals: np.ndarray, counts: np.ndarray, seed: int) -> dict[str, object]:
-    """The columns of `summaries` for a mean per event, sum(totals) / sum(counts), over resampled episodes.
+    """Summarise a mean per event, sum(totals) / sum(counts), in the format of `summaries`; episodes are resampled.
 
     Args:
         totals: sums over the events of each episode, `(episodes,)`.
         counts: number of events of each episode, `(episodes,)`.
         seed: as in `bootstrap_interval`.
     """
-    mean = counts.mean()  # after division by it, equal counts are 1, so the ratio is the plain mean
+    mean = counts.mean()  # dividing by the mean turns equal counts into exactly 1, so the ratio is then a plain mean
     sums, weights = (totals / mean)[:, None], (counts / mean)[:, None]
     resamples = resample_counts(len(totals), seed)
     with np.errstate(invalid="ignore", divide="ignore"):

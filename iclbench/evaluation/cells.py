@@ -1,12 +1,13 @@
 """Evaluation cells: the scores of one contestant on one prompt set, computed once and cached.
 
-The files of a cell are `RESULTS/tables/PROMPT_SET/CONTESTANT.{examples,errors,costs,values}.parquet`. Each is written
-atomically, `values` last. A cell is done if the metadata of `values` has the hash of everything that the cell depends
-on, if the other files have the same hash, and if it has all metrics that the current code computes.
+The files of a cell are `RESULTS/tables/PROMPT_SET/RUN.{examples,errors,costs,values}.parquet`. Each file is written
+atomically, `values` last. A cell is done if all its files contain the hash of everything that the cell depends on, and
+if `values` contains all metrics that the current code computes.
 
-A failed cell has a row with a reason, and is recomputed on the next call. If it fails at some context sizes, it has
-such a row for each of them and for each mean over them, in addition to its other values. If a context is longer than
-the contestant allows (`Predictor.longest`), it is skipped, and its row with the reason is cached like any other.
+A failed cell has a row with the reason, and is recomputed on the next call. If a cell fails only at some context sizes,
+it has such a row for each of these sizes and for each mean that includes them, in addition to its other values. Context
+sizes that the contestant does not allow (`Predictor.longest`) are skipped; their rows contain the reason and are cached
+like all other rows.
 """
 
 from __future__ import annotations
@@ -44,8 +45,10 @@ Tables = dict[tables.TableName, Rows | pd.DataFrame]
 
 @runtime_checkable
 class AnyPromptSet(Protocol):
-    """The properties of all prompt sets, including those of language tasks: `card` is the hash of the task's card, and
-    `headline` is the metric in the row of a failed cell."""
+    """The interface of all prompt sets, including those of language tasks.
+
+    `card` is the hash of the task's card, and `headline` is the metric in the row of a failed cell.
+    """
 
     @property
     def id(self) -> str: ...
@@ -83,10 +86,10 @@ class CellResult(Generic[P]):
     Attributes:
         contestant: the contestant.
         prompts: the prompt set.
-        cached: whether the cell was done already.
-        reason: why it failed; None if it did not.
+        cached: whether the cell was already done.
+        reason: why the cell failed; None if it did not fail.
         note: a remark on how the answers were computed.
-        pack_name: name of the packed results from which it was copied; empty if it was computed.
+        pack_name: name of the packed results from which the cell was copied; empty if it was computed.
     """
 
     contestant: Contestant
@@ -98,18 +101,18 @@ class CellResult(Generic[P]):
 
 
 def cell_path(results: Path, contestant: Contestant, prompts: AnyPromptSet, table: str = "values") -> Path:
-    """The file of one table of a cell."""
+    """Return the path of one table of a cell."""
     return results / "tables" / prompts.id / f"{contestant.run}.{table}.parquet"
 
 
 def cell_hash(contestant: Contestant, prompts: AnyPromptSet) -> str:
-    """Hash of everything that the values of a cell depend on."""
+    """Return the hash of everything that the values of a cell depend on."""
     family = prompts.task.family if isinstance(prompts, PromptSet) else None
     return identity.score_id(contestant, prompts.id, family)
 
 
 def is_done(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> bool:
-    """Whether all tables of the cell exist, are intact, have its hash, and have all metrics."""
+    """Return whether all tables of a cell exist, are intact, contain the cell's hash, and contain all metrics."""
     path = cell_path(results, contestant, prompts)
     expected, metadata = cell_hash(contestant, prompts), tables.metadata(path)
     other_paths = [cell_path(results, contestant, prompts, name) for name in metadata.get("beside", "").split()]
@@ -126,12 +129,13 @@ def is_done(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> boo
 
 
 def uncomputed_metrics(values: Rows | pd.DataFrame, prompts: AnyPromptSet, known_metrics: str = "") -> set[str]:
-    """The metrics that the current code computes and that an evaluation lacks.
+    """Return the metrics that the current code computes but the rows of an evaluation lack.
 
     Args:
         values: rows of the evaluation.
         prompts: the prompt set.
-        known_metrics: further metrics of the code that computed the rows, separated by spaces.
+        known_metrics: further metrics, separated by spaces, that do not count as missing because the code that computed
+            the rows already had them.
     """
     if not isinstance(prompts, PromptSet):  # the hash of other prompt sets includes a version of the code
         return set()
@@ -139,14 +143,14 @@ def uncomputed_metrics(values: Rows | pd.DataFrame, prompts: AnyPromptSet, known
 
 
 def _metrics_with_values(values: Rows | pd.DataFrame) -> set[str]:
-    """The metrics that have values."""
+    """Return the metrics with at least one valid value."""
     if isinstance(values, pd.DataFrame):
         return set(values.loc[values["status"].eq("ok"), "metric"])
     return {str(row["metric"]) for row in values if row["status"] == "ok"}
 
 
 def pack_name_of(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> str:
-    """Name of the packed results from which a cached cell was copied; empty if it was computed."""
+    """Return the name of the packed results from which a cached cell was copied; empty if it was computed."""
     return tables.metadata(cell_path(results, contestant, prompts)).get("from", "")
 
 
@@ -159,11 +163,11 @@ def compute_tables(
     Args:
         contestant: the contestant.
         prompts: the prompt set.
-        shared: columns of the row of a failed cell.
-        work: the function that computes the tables; its values may have failed rows.
+        shared: columns of the row that is written if the cell fails.
+        work: the function that computes the tables; its table `values` may contain failed rows.
 
     Returns:
-        The tables, and the reason if the work failed, even in part.
+        The tables, and the reason if all or part of the work failed.
     """
     try:
         computed_tables = work()
@@ -177,7 +181,7 @@ def compute_tables(
 def compute_cell(
     results: Path, contestant: Contestant, prompts: AnyPromptSet, shared: dict[str, object], work: Callable[[], Tables]
 ) -> str | None:
-    """Compute one cell and write its tables, see `compute_tables`; returns the reason if the work failed."""
+    """Compute one cell with `compute_tables` and write its tables; return the reason if all or part of it failed."""
     computed_tables, reason = compute_tables(contestant, prompts, shared, work)
     write(results, contestant, prompts, computed_tables, reason)
     return reason
@@ -186,7 +190,7 @@ def compute_cell(
 def write(
     results: Path, contestant: Contestant, prompts: AnyPromptSet, cell_tables: Tables, reason: str | None
 ) -> None:
-    """Write the tables of a cell; with a `reason` for a failure, the cell is not done."""
+    """Write the tables of a cell, which counts as done if `reason`, the reason of a failure, is None."""
     libraries = {f"library.{name}": version for name, version in contestant.libraries.items()}
     if reason is None:
         write_finished(results, contestant, prompts, cell_tables, libraries)
@@ -208,7 +212,7 @@ def _write_tables(
     cell_tables: Tables,
     metadata: dict[str, str],
 ) -> None:
-    """Write the tables of a cell, `values` last, and remove other tables of a contestant with the same name.
+    """Write the tables of a cell, `values` last, and remove its old tables that are not rewritten.
 
     Raises:
         IclbenchError: the run was deleted during its evaluation; no table of the cell remains.
@@ -224,7 +228,7 @@ def _write_tables(
         for name in sorted(cell_tables, key=lambda name: name == "values"):
             file_metadata = metadata | values_metadata if name == "values" else metadata
             tables.write(name, cell_tables[name], cell_path(results, contestant, prompts, name), file_metadata)
-        # After write_errors, because the tables of a run that is deleted later are deleted with it.
+        # The folder is checked after writing: a later deletion of the run also deletes these tables.
         if contestant.folder is not None and not contestant.folder.is_dir():
             for name in cell_tables:
                 cell_path(results, contestant, prompts, name).unlink(missing_ok=True)
@@ -234,7 +238,7 @@ def _write_tables(
 
 
 def _remove_sweep_rows(results: Path, contestant: Contestant, prompts: AnyPromptSet, cell_id: str | None) -> None:
-    """Remove the rows of sweeps that refer to the files of a cell if another cell will replace these files."""
+    """Remove the rows of sweeps that refer to the files of a cell if these files will be replaced by another cell."""
     path = cell_path(results, contestant, prompts)
     if tables.metadata(path).get("cell", cell_id) == cell_id:
         return
@@ -248,13 +252,13 @@ def _remove_sweep_rows(results: Path, contestant: Contestant, prompts: AnyPrompt
 
 
 def _first_reason(values: Rows | pd.DataFrame) -> str | None:
-    """The reason of the first failed row; None if there is none."""
+    """Return the reason of the first failed row; None if no row has failed."""
     rows = values.to_dict("records") if isinstance(values, pd.DataFrame) else values
     return next((str(row["reason"]) for row in rows if row["status"] == "failed"), None)
 
 
 def shared_columns(contestant: Contestant, prompts: AnyPromptSet, evaluator: str) -> dict[str, object]:
-    """The columns that all rows of a cell share."""
+    """Return the columns that all rows of a cell share."""
     return {
         "run": contestant.run,
         "task": prompts.task_name,
@@ -284,20 +288,20 @@ def shared_columns(contestant: Contestant, prompts: AnyPromptSet, evaluator: str
 
 
 def skipped_tables(prompts: AnyPromptSet, shared: dict[str, object], reason: str) -> Tables:
-    """The tables of a cell that is not applicable to the contestant; `shared` as in `compute_cell`."""
+    """Return the tables of a cell that is not applicable to the contestant; `shared` is as in `compute_cell`."""
     return {"values": [shared | {"metric": prompts.headline, "status": "skipped", "reason": reason}]}
 
 
 def error_rows(
     contestant: Contestant, prompts: AnyPromptSet, scores: dict[str, np.ndarray], **sizes: np.ndarray
 ) -> pd.DataFrame:
-    """Rows of the table `errors`, one per metric and finite score.
+    """Return rows of the table `errors`, one per metric and finite score.
 
     Args:
         contestant: the contestant.
         prompts: the prompt set.
         scores: scores by metric, `(episodes, positions)`.
-        sizes: further columns, `(positions,)` or `(episodes, positions)`.
+        sizes: further columns of the table, such as `n_context`, `(positions,)` or `(episodes, positions)`.
     """
     frames = []
     for name, values in scores.items():
@@ -315,14 +319,17 @@ def error_rows(
 
 
 def cost_rows(contestant: PredictorContestant, prompts: PromptSet, cost: Measure) -> Rows:
-    """Rows of the table `costs` with seconds and peak memory; empty for shifts and tests, whose costs are the same."""
+    """Return rows of the table `costs` with seconds and peak memory.
+
+    Shifts of the distribution and the family's own tests have no rows, because their costs are the same.
+    """
     if prompts.evaluator or prompts.distribution != "none":
         return []
     return evaluation_cost_rows(contestant, prompts, cost, prompts.context_points)
 
 
 def evaluation_cost_rows(contestant: Contestant, prompts: AnyPromptSet, cost: Measure, n_points: int) -> Rows:
-    """Rows of the table `costs` for the evaluation of a cell."""
+    """Return rows of the table `costs` for the evaluation of a cell."""
     shared: dict[str, object] = {
         "run": contestant.run,
         "task": prompts.task_name,
@@ -334,6 +341,6 @@ def evaluation_cost_rows(contestant: Contestant, prompts: AnyPromptSet, cost: Me
         "threads": torch.get_num_threads(),
         "version": __version__,
     }
-    # A peak of 0 means that free memory of the allocator was sufficient, not that no memory was used.
+    # A peak of 0 means that memory which the allocator already held was sufficient, not that no memory was used.
     measurements = {"seconds": cost.seconds, "bytes": cost.bytes}
     return [shared | {"metric": name, "value": float(v)} for name, v in measurements.items() if v]

@@ -14,18 +14,18 @@ class Contestant:
         name: value of the column `contestant`.
         run: value of the column `run`; for baselines and language models, the name.
         kind: backbone, baseline or oracle.
-        identity: hash of everything that affects its answers, except the prompt set.
+        identity: hash of everything that affects the answers, except the prompt set.
         seed: seed of the run; None for untrained methods.
-        variant: hash of the training without its seed; None for untrained methods.
-        tuned: whether it was trained at the learning rate in the table of chosen rates; None if this is not known, and
-            for untrained methods.
-        trained_on: the task of its training, if it is not the task of the prompts.
-        model_name: the name without the suffixes for a method and for the training task; for a baseline, without a
-            number at the end ("lasso" for "lasso-1e-2"). None if it is the name.
-        method_suffix: suffix of the method that is applied to the model; None if there is no method.
-        device: device on which it computes.
-        libraries: versions of libraries that its answers may depend on, recorded in its files.
-        folder: folder of its run; if it was deleted, results are not written. None for other contestants.
+        variant: hash of the training configuration without the seed; None for untrained methods.
+        tuned: whether the model was trained with the learning rate in the table of chosen rates; None if this is not
+            known, and for untrained methods.
+        trained_on: the training task, if it differs from the task of the prompts.
+        model_name: the name without the suffixes for the method and the training task. For a baseline, the name without
+            the number at its end ("lasso" for "lasso-1e-2"). None if this is the same as `name`.
+        method_suffix: suffix of the method that is applied to the model; None if no method is applied.
+        device: device of the computation.
+        libraries: versions of the libraries that the answers may depend on, which are recorded in the result files.
+        folder: folder of the run; if it has been deleted, results are not written. None if the contestant is not a run.
     """
 
     name: str
@@ -44,6 +44,6 @@ class Contestant:
 
     @property
     def order(self) -> str | None:
-        """ "causal" if a backbone's answers may depend on the order of the points, otherwise "set"; None if this is not
-        known, as for language models."""
+        """The order dependence of a backbone: "causal" if its answers may depend on the order of the points, otherwise
+        "set". None for baselines and language models."""
         return None

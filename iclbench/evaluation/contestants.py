@@ -1,4 +1,4 @@
-"""Contestants made from predictors: runs, baselines, and models in memory."""
+"""Functions that turn predictors (runs, baselines, and models in memory) into contestants."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from iclbench.registry import ESTIMATORS
 from iclbench.store import identity
 from iclbench.store.runs import Run
 
-# The outputs that a head predicts (all other heads: numbers).
+# The kind of output that a head predicts; all other heads predict numbers.
 _OUTPUTS = {"categorical": "class labels", "event": "events"}
-# The number at the end of a baseline's name: knn-3, lasso-1e-2.
+# The number at the end of the name of a baseline, as in knn-3 and lasso-1e-2.
 _NUMBER = re.compile(r"-\d[\d.]*(e-?\d+)?$")
 
 
@@ -47,7 +47,7 @@ class PredictorContestant(Contestant):
     Attributes:
         predictor: the predictor.
         episodes: number of episodes at the start of a prompt set on which it is evaluated; None for all.
-        branches: functions that load the branches of the training run, by number of steps.
+        branches: for each branch of the training run, a function that loads its model, by number of steps.
     """
 
     predictor: Predictor = field(kw_only=True)
@@ -68,15 +68,15 @@ def contestant_of_predictor(
     seed: int | None = None,
     variant: str | None = None,
 ) -> PredictorContestant:
-    """A predictor in memory as a contestant, with an identity that no cell of a results folder has.
+    """Return a contestant for a predictor in memory; its identity is unique, so it never matches a cached cell.
 
     Args:
         name: name of the contestant.
-        predictor: the predictor, which is already on the device.
+        predictor: the predictor, already on `device`.
         device: device of the predictor.
         model: name of the model (default: `name`).
-        seed: seed of its training.
-        variant: hash of its training without the seed.
+        seed: seed of the training.
+        variant: hash of the training configuration without the seed.
     """
     return PredictorContestant(
         name,
@@ -92,12 +92,12 @@ def contestant_of_predictor(
 
 
 def backbone(run: Run, device: str = "cpu", data_dir: Path | None = None) -> PredictorContestant:
-    """The trained backbone of a run."""
+    """Load the trained backbone of a run as a contestant."""
     return contestant_of_loaded_run(run, run.load(device, data_dir), device)
 
 
 def contestant_of_loaded_run(run: Run, model: Backbone, device: str) -> PredictorContestant:
-    """The contestant of a run whose model is already loaded on the device."""
+    """Return the contestant of a run whose model is already loaded on the device."""
     # The digest was checked when the model was loaded.
     model_id = identity.model_id(run.hash, run.digest, run.branch_digests)
     contestant = _contestant_of(run.name, run.config, model, model_id, device)
@@ -107,18 +107,18 @@ def contestant_of_loaded_run(run: Run, model: Backbone, device: str) -> Predicto
 
 
 def _is_tuned(config: RunConfig, results: Path) -> bool:
-    """Whether a run was trained at the learning rate in the table of chosen rates."""
+    """Return whether a run was trained with the learning rate in the table of chosen rates."""
     rates = Rates.of(config.preset, config.task.name, config.task.card, results)
     return rates.is_chosen(config.backbone.name, config.train.model_dump(mode="json"))
 
 
 def _load_branch(run: Run, steps: int, model: Backbone) -> Backbone:
-    """The model of a branch of a run; `model` is the model of the run."""
+    """Load the weights of a branch into a copy of `model`, the model of the run."""
     return run.load_branch(steps, copy.deepcopy(model)).eval()
 
 
 def untrained(run: str, config: RunConfig, device: str = "cpu", data_dir: Path | None = None) -> PredictorContestant:
-    """The untrained backbone of a run under the run's name, for values that do not depend on weights."""
+    """Return the untrained backbone of a run under the run's name, for values that do not depend on the weights."""
     model = config.build(config.task.build(data_dir)).to(device).eval()
     return _contestant_of(run, config, model, identity.unweighted_id(config), device)
 
@@ -139,11 +139,12 @@ def _contestant_of(run: str, config: RunConfig, model: Backbone, model_id: str, 
 
 
 def adapt_to_task(model: PredictorContestant, run: Run, task: TaskConfig, family: Family) -> PredictorContestant:
-    """The backbone of a run on the prompts of `task`. If it was trained on another task, its name includes that task.
+    """Return the contestant of a run for the prompts of `task`; its name includes the training task if they differ.
 
     Raises:
-        DataChangedError: it is the training task, but its data have changed.
-        UsageError: the task has other inputs, outputs, classes, head or related datasets, or more examples.
+        DataChangedError: `task` is the training task, but its data have changed.
+        UsageError: the inputs, outputs, classes or head of `task` differ from those of the training task, or `task` has
+            more examples or more related datasets.
     """
     training_family, training_task = run.config.task.build(), run.config.task
     if is_same_task(training_task, task):
@@ -176,33 +177,35 @@ def adapt_to_task(model: PredictorContestant, run: Run, task: TaskConfig, family
 
 
 def reads_any_rows(predictor: Predictor) -> bool:
-    """Whether a model reads contexts of any length, as set models without a limit do."""
+    """Return whether a model accepts contexts of any length: a set model without a length limit."""
     return predictor.order == "set" and predictor.longest is None
 
 
 def is_same_task(task: TaskConfig, other: TaskConfig) -> bool:
-    """Whether two tasks are the same for a model that was trained on one of them."""
+    """Return whether a model that was trained on one of the tasks can be used on the other without adaptation."""
     fields = ("name", "family", "parameters", "question", "points")
     return all(getattr(task, key) == getattr(other, key) for key in fields)
 
 
 def check_data(training_task: TaskConfig, family: Family) -> None:
-    """Raise `DataChangedError` if the data of a family differ from a model's training data. Families with stored facts
-    about the training data have been checked already."""
+    """Raise `DataChangedError` if the data of a family differ from the training data of a model.
+
+    Families with stored facts about the training data have already been checked.
+    """
     if not family.learned:
         family.check_data(training_task.learned)
 
 
 def with_training_task(model: PredictorContestant, task: TaskConfig) -> PredictorContestant:
-    """The contestant with its training task in its name."""
+    """Return the contestant with its training task appended to its name."""
     return replace(model, name=f"{model.name}@{task.name}", trained_on=task.name)
 
 
 def with_deep_thinking(plain: PredictorContestant, method: Method) -> PredictorContestant:
-    """The backbone of a run with deep thinking, as a further contestant.
+    """Return a further contestant: the backbone of a run with deep thinking.
 
     Raises:
-        UsageError: the method is not for runs, or is not defined for this backbone.
+        UsageError: the method is not for runs, or does not support this backbone.
     """
     if not method.settings.thinks or not isinstance(plain.predictor, Backbone):
         raise UsageError(
@@ -226,7 +229,7 @@ def with_deep_thinking(plain: PredictorContestant, method: Method) -> PredictorC
 
 
 def baselines(prompts: PromptSet, names: Iterable[str] | None = None) -> list[PredictorContestant]:
-    """The baselines and oracles of the task (or only `names`), with the facts of the task under the prompts' shift."""
+    """Return the baselines and oracles of the task, or only `names`, given the facts of the task under the shift."""
     task = prompts.task
     baseline_names = list(dict.fromkeys([*task.oracles, *task.baselines])) if names is None else list(names)
     facts = prompts.family.facts(prompts.shift)
@@ -234,7 +237,11 @@ def baselines(prompts: PromptSet, names: Iterable[str] | None = None) -> list[Pr
 
 
 def _estimator(estimator: str, baseline: str) -> Any:
-    """The estimator that the card of a baseline names; raises `UsageError` if the class is not an estimator."""
+    """Return the estimator class that the card of a baseline names.
+
+    Raises:
+        UsageError: the class is not an estimator.
+    """
     cls = ESTIMATORS.get(estimator)
     if not (isinstance(cls, type) and issubclass(cls, Predictor)):
         raise UsageError(
@@ -246,8 +253,12 @@ def _estimator(estimator: str, baseline: str) -> Any:
 
 
 def output_mismatch(name: str, task: TaskConfig) -> str | None:
-    """Why a baseline, by name or path, cannot predict the outputs of the task (labels, events or numbers); None if it
-    can."""
+    """Return why a baseline cannot predict the outputs of the task (labels, events or numbers); None if it can.
+
+    Args:
+        name: name of the baseline, or path of its card.
+        task: the task.
+    """
     name, card = load_baseline(name)
     predicted = {_OUTPUTS.get(head, "numbers") for head in _estimator(card.estimator, name).heads}
     required = _OUTPUTS.get(task.head, "numbers")
@@ -265,7 +276,7 @@ def _baseline_contestant(name: str, task: TaskConfig, prompts: PromptSet, facts:
     settings = validate(cls.Settings, card.settings, f"baseline '{name}': settings")
     with plugin_errors(cls):
         predictor = cls(settings, facts, seed=prompts.seed)
-    # The versions are read from metadata, because importing the libraries takes a second and few estimators need them.
+    # Versions come from package metadata, because importing the libraries takes a second and few estimators need them.
     library_names = dict.fromkeys(("scikit-learn", "xgboost", *cls.libraries))
     libraries = {"torch": torch.__version__} | {name: version(name) for name in library_names}
     is_oracle = name in task.oracles
@@ -274,7 +285,7 @@ def _baseline_contestant(name: str, task: TaskConfig, prompts: PromptSet, facts:
     baseline_id = identity.baseline_id(
         card,
         [facts.noise_to_signal, facts.hidden_width, *gaps],
-        # Answers of iclbench's own algorithms do not depend on the versions of libraries.
+        # The answers of estimators that iclbench implements itself do not depend on the versions of libraries.
         {name: libraries[name] for name in cls.libraries},
         loses_oracle_status=loses_optimality,
     )

@@ -1,4 +1,4 @@
-"""Learning curves: the scores of each episode at each context size, with their areas and sums."""
+"""Learning curves: the scores of each episode at each context size, with areas under the curves and totals."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from iclbench.core.predictor import Predictor
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.tables.curves import complete_curve_heights, curve_sums, linearised_ratios
 
-# Number of queries per forward pass, over all its episodes. It limits memory use and does not depend on the machine. A
-# single episode may have more queries, which sequence models process in segments.
+# Number of queries in a forward pass, summed over its episodes. It limits the use of memory and is the same on all
+# machines. A single episode may have more queries, which sequence models process in segments.
 _QUERIES_PER_PASS = 64 * 41
 
 
@@ -28,17 +28,17 @@ class Curve:
 
     Attributes:
         prefixes: context sizes, ascending.
-        scores: scores by metric, `(episodes, prefixes)`, with squared errors divided by the normaliser; NaN without a
-            score.
+        scores: scores by metric, `(episodes, prefixes)`, with squared errors divided by the normaliser; NaN for missing
+            scores.
         normaliser: the divisor of squared errors.
-        scored: mask of the scored positions, `(episodes, prefixes)`; None if all are scored. Under some shifts,
-            positions are undefined.
+        scored: mask of the scored positions, `(episodes, prefixes)`; None if all positions are scored. Some shifts
+            leave positions undefined.
         skipped: context sizes that the contestant does not allow.
-        skip_reason: why they were skipped.
-        sequence_scores: scores of complete sequences by metric, `(episodes,)`; sums for metrics per event. Empty if
-            some context sizes were skipped.
-        open_nll: for event sequences in observation windows, minus the log-survival of the open interval at its
-            position, `(episodes, prefixes)`, NaN elsewhere; None if there are no open intervals.
+        skip_reason: why these sizes were skipped.
+        sequence_scores: scores of complete sequences by metric, `(episodes,)`; for metrics per event, sums over the
+            events. Empty if some context sizes were skipped.
+        open_nll: for event sequences in observation windows, minus the log-survival of the open interval at the
+            position of this interval, `(episodes, prefixes)`, NaN elsewhere; None if there are no open intervals.
     """
 
     prefixes: tuple[int, ...]
@@ -51,10 +51,10 @@ class Curve:
     open_nll: np.ndarray | None = None
 
     def totals(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """For event sequences, the sum of a metric and the number of events, `(episodes,)` each.
+        """Return the sum of a metric over the events of each sequence, and the number of events, `(episodes,)` each.
 
-        The value on a prompt set is the ratio of their sums over episodes. Open intervals are part of the sums of `nll`
-        and `nll_time`, but they are not events.
+        The value on a prompt set is the sum of the first over all episodes, divided by the sum of the second. Open
+        intervals contribute to the sums of `nll` and `nll_time`, but do not count as events.
         """
         assert self.scored is not None
         values = np.where(self.scored, self.scores[name], np.nan)
@@ -63,11 +63,11 @@ class Curve:
         return curve_sums(values, self.scored, np.asarray(self.prefixes))
 
     def area(self, metric: str) -> np.ndarray:
-        """The mean height of each episode's curve, `(episodes,)`: its area per unit of context, by the trapezoid rule.
+        """Return the mean height of each episode's curve, `(episodes,)`: its area per unit of context (trapezoid rule).
 
-        It covers the context sizes at which all episodes have a score. It is NaN if there are none, or if a score is
-        not finite. Sequences of different lengths have few sizes in common. Their mean height is the ratio of `totals`,
-        in which all events have equal weight.
+        The area covers the context sizes at which all episodes have a score. It is NaN if there are no such sizes, or
+        if a score is not finite. Sequences of different lengths have few sizes in common, so their mean height is
+        computed from `totals` instead, where all events have equal weight.
         """
         values, is_used, n = self.scores[metric], self.is_in_area, np.asarray(self.prefixes, dtype=np.float64)
         if self.is_ragged and self.scored is not None:
@@ -77,27 +77,27 @@ class Curve:
 
     @property
     def is_ragged(self) -> bool:
-        """Whether these are event sequences of different lengths."""
+        """Whether the episodes are event sequences of different lengths."""
         if self.scored is None or self.scored.all():
             return False
         return any(metric(name).is_for_sequences for name in self.scores)
 
     @property
     def is_in_area(self) -> np.ndarray:
-        """Mask of the context sizes with a score of all episodes, over which an area is computed, `(prefixes,)`."""
+        """Mask of the context sizes that areas cover, at which all episodes have a score, `(prefixes,)`."""
         return np.ones(len(self.prefixes), dtype=bool) if self.scored is None else np.asarray(self.scored.all(0))
 
     @cached_property
     def failed(self) -> np.ndarray:
-        """Mask of the context sizes with a score that is not finite, `(prefixes,)`.
+        """Mask of the context sizes at which a score of any metric is not finite, `(prefixes,)`.
 
-        All metrics count, because the accuracy of an answer of NaN is 0, while other metrics are NaN.
+        It considers all metrics, because some hide failures: the accuracy of an answer with NaN is 0.
         """
         return np.asarray(self._nonfinite.any(0))
 
     @property
     def failure(self) -> str | None:
-        """A message about the first score that is not finite; None if all are finite."""
+        """A message about the first score that is not finite; None if all scores are finite."""
         failed = self._nonfinite
         if not failed.any():
             return None
@@ -123,7 +123,7 @@ class Curve:
 def answered_blocks(
     predictor: Predictor, episodes: Episodes, prefixes: Sequence[int] | None = None, device: str = "cpu"
 ) -> Iterator[tuple[Episodes, Prediction]]:
-    """The episodes in blocks of single forward passes, on `device`, with the predictions for the question `next`."""
+    """Yield the episodes in blocks of one forward pass each, on `device`, with the answers to the question `next`."""
     size = max(1, _QUERIES_PER_PASS // episodes.context.count)
     for start in range(0, len(episodes), size):
         block = episodes[start : start + size].to(device)
@@ -136,7 +136,7 @@ def answered_blocks(
 def learning_curve(
     predictor: Predictor, prompts: PromptSet, prefixes: Sequence[int] | None = None, device: str = "cpu"
 ) -> Curve:
-    """Score a predictor on a prompt set, for the question `next`.
+    """Score a predictor on a prompt set for the question `next`.
 
     Args:
         predictor: the predictor; backbones must already be on `device`.

@@ -1,4 +1,4 @@
-"""Evaluation of contestants in memory, and of runs and their baselines, whose results are written to files."""
+"""Evaluation of contestants in memory, and of runs and their baselines with results written to files."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from iclbench.families.base import Family
 from iclbench.families.shifts import Shift
 from iclbench.store.runs import Run, write_errors
 
-# The axis of rows of branches, whose learning rate has decayed. Rows with the axis train_step were measured during
-# training, before the rate decays, and differ from the rows of a branch at the same step.
+# The axis of rows of branches. These rows differ from rows of the axis train_step at the same step: the learning rate
+# of a branch has decayed, while rows of train_step are measured during training, before the decay.
 BRANCH = "branch"
 # The functions that score a contestant on a prompt set, by the question of the task.
 _SCORERS = {"next": score_next, "targets": targets.score_targets}
@@ -41,7 +41,7 @@ def evaluate(contestants: Iterable[PredictorContestant], prompts: PromptSet) -> 
 
     Returns:
         The rows of the table `values`, as in a results folder, including the metrics that compare contestants
-        (`COMPARISON_METRICS`). A failed contestant has a row with a reason.
+        (`COMPARISON_METRICS`). A failed contestant has a row with the reason.
 
     >>> from iclbench.config.resolution import resolve_run
     >>> from iclbench.evaluation.contestants import baselines, contestant_of_predictor
@@ -66,14 +66,14 @@ def evaluate(contestants: Iterable[PredictorContestant], prompts: PromptSet) -> 
 
 
 def _union(kind: tables.TableName, all_tables: Sequence[cells.Tables]) -> pd.DataFrame:
-    """The rows of one table of several contestants."""
+    """Return the rows of one table for several contestants."""
     return tables.union(
         kind, [tables.frame(kind, cell_tables[kind]) for cell_tables in all_tables if kind in cell_tables]
     )
 
 
 def _tables_of(contestant: PredictorContestant, prompts: PromptSet) -> tuple[cells.Tables, str | None]:
-    """All tables of a cell, including rows of branches, and the reason if it failed, even at one context size."""
+    """Compute all tables of a cell, including rows of branches, and the reason if all or part of the cell failed."""
     shared = cells.shared_columns(contestant, prompts, prompts.question)
     score = _SCORERS[prompts.task.question]
     with eval_mode(contestant.predictor):
@@ -91,14 +91,13 @@ def _tables_of(contestant: PredictorContestant, prompts: PromptSet) -> tuple[cel
 
 
 def _branch_rows(values: cells.Rows | pd.DataFrame, steps: int) -> pd.DataFrame:
-    """The rows of a branch over all episodes, with its number of steps on the axis `BRANCH`."""
+    """Return the rows of a branch that cover all episodes, with the number of steps on the axis `BRANCH`."""
     rows = tables.frame("values", values)
     return rows[rows["axis"].isna()].assign(axis=BRANCH, axis_value=float(steps))
 
 
 def evaluate_cell(results: Path, contestant: PredictorContestant, prompts: PromptSet) -> str | None:
-    """Evaluate one contestant on a prompt set and write its cell; returns the reason if it failed, even at one context
-    size."""
+    """Evaluate one contestant on a prompt set and write its cell; return the reason if all or part of it failed."""
     computed_tables, reason = _tables_of(contestant, prompts)
     cells.write(results, contestant, prompts, computed_tables, reason)
     return reason
@@ -106,25 +105,30 @@ def evaluate_cell(results: Path, contestant: PredictorContestant, prompts: Promp
 
 @dataclass(frozen=True)
 class PackedCell:
-    """A cell of packed results: the name of the results, the tables of the cell, and the versions of libraries that
-    computed it."""
+    """A cell of packed results.
+
+    Attributes:
+        pack_name: name of the packed results.
+        tables: tables of the cell.
+        libraries: versions of the libraries with which the cell was computed.
+    """
 
     pack_name: str
     tables: cells.Tables
     libraries: dict[str, str]
 
 
-# A function that finds a cell in packed results; it returns None if they do not have it.
+# A function that returns a cell of packed results, or None if they do not contain the cell.
 FindPackedCell = Callable[[PredictorContestant, PromptSet], PackedCell | None]
-# A callback for each cell, before it is computed or found to be cached.
+# A callback that is called with each cell before it is computed or read from the cache.
 OnStart = Callable[[PredictorContestant, PromptSet], None]
 
 
 def canonical_shifts(task: TaskConfig, names: Sequence[str]) -> list[str]:
-    """The canonical names of these shifts; `all` means all shifts of the card.
+    """Return the canonical names of shifts; `all` means all shifts of the task card.
 
     Raises:
-        UsageError: the family has no such shift, or it does not fit the number of points.
+        UsageError: the family does not have a shift, or the shift does not allow the number of points.
     """
     family = task.build()
     shifts = [family.parse_shift(shift) for name in names for shift in (task.shifts if name == "all" else [name])]
@@ -134,12 +138,12 @@ def canonical_shifts(task: TaskConfig, names: Sequence[str]) -> list[str]:
 
 
 def shifts_of(run: Run, requested: Sequence[str], extrapolate: int | None, task: TaskConfig | None = None) -> list[str]:
-    """The shifts to evaluate, which always include "none".
+    """Return the names of the shifts to evaluate, which always include "none".
 
     Args:
         run: the evaluated run.
-        requested: names of shifts; `all` means all shifts of the card.
-        extrapolate: number of examples N of a further shift `points-N`.
+        requested: names of shifts; `all` means all shifts of the task card.
+        extrapolate: number of examples N of an additional shift `points-N`; None to add no shift.
         task: the task of the prompts (default: the task of the run).
 
     Raises:
@@ -159,8 +163,13 @@ def shifts_of(run: Run, requested: Sequence[str], extrapolate: int | None, task:
 
 
 def evaluators_of(run: Run, requested: Sequence[str], task: TaskConfig | None = None) -> list[str]:
-    """The family's own tests to evaluate: `requested`, in either spelling (default: those of the card); `task` as in
-    `shifts_of`."""
+    """Return the names of the family's own tests to evaluate.
+
+    Args:
+        run: the evaluated run.
+        requested: names of tests, in either spelling; if empty, the tests of the task card.
+        task: the task of the prompts (default: the task of the run).
+    """
     task = task or run.config.task
     return task.evaluator_names(task.build(), requested or task.evaluators)
 
@@ -183,7 +192,7 @@ def evaluate_run(
     data_changed: bool = False,
     further: Callable[[PromptSet], Sequence[PredictorContestant]] | None = None,
 ) -> Iterator[CellResult]:
-    """Evaluate a run and its baselines under each shift and by each evaluator, and yield each finished cell.
+    """Evaluate a run and its baselines under each shift and with each evaluator, and yield each finished cell.
 
     Args:
         context: results folder, data sets, and the device of the backbone; baselines run on the CPU.
@@ -192,15 +201,15 @@ def evaluate_run(
         evaluators: evaluators from `evaluators_of` (default: those of the task).
         seed: evaluation seed; prompt sets of different seeds are independent.
         task: the task of the prompts (default: the task of the run).
-        family: the family that samples the prompts of `task`, adapted to the run (for the user's own table).
-        baseline_names: baselines and oracles (default: those of the card).
-        method: a method to evaluate the run with as well.
-        summaries: whether to write gaps and scores, which compare the contestants; a sweep writes them at its end.
-        lookup: the function that finds finished cells of baselines in packed results.
+        family: the family that samples the prompts of `task`, already adapted to the run (for a user's own table).
+        baseline_names: baselines and oracles (default: those of the task card).
+        method: an additional method with which the run is evaluated.
+        summaries: whether to write gaps and scores, which compare contestants; a sweep writes them at its end instead.
+        lookup: a function that finds finished cells of baselines in packed results.
         fresh: whether to recompute cells that an earlier evaluation copied from packed results.
-        on_start: called with each cell before it is computed or found to be cached.
+        on_start: called with each cell before it is computed or read from the cache.
         data_changed: whether the data may differ from the training data.
-        further: further contestants of a prompt set.
+        further: a function that returns additional contestants for a prompt set.
 
     Raises:
         DataChangedError: the data differ from the training data.
@@ -210,7 +219,7 @@ def evaluate_run(
     model = contestants.backbone(run, context.device, data_dir)
     task = task or run.config.task
     if family is None:
-        family = task.build_held_out(data_dir, data_changed)  # shared by all prompt sets, because it holds the data
+        family = task.build_held_out(data_dir, data_changed)  # shared by all prompt sets, so data are loaded once
         model = contestants.adapt_to_task(model, run, task, family)
     write_published(results, task)
     tests = task.evaluator_names(family, task.evaluators) if evaluators is None else evaluators
@@ -252,7 +261,7 @@ def prompt_sets(
     data_dir: Path | None = None,
     family: Family | None = None,
 ) -> list[PromptSet]:
-    """A prompt set for each shift and for each of the family's own tests."""
+    """Return a prompt set for each shift and for each of the family's own tests."""
     sets = [PromptSet(task, preset, shift, seed, data_dir, family) for shift in shifts]
     return sets + [PromptSet(task, preset, "none", seed, data_dir, family, evaluator=name) for name in evaluators]
 
@@ -265,7 +274,7 @@ def evaluate_cells(
     fresh: bool = False,
     on_start: OnStart | None = None,
 ) -> Iterator[CellResult]:
-    """Evaluate contestants on a prompt set, one after the other; finished cells are not recomputed."""
+    """Evaluate contestants on a prompt set one after another, without recomputing finished cells."""
     for contestant in prompt_contestants:
         raise_if_ctrl_c()
         if on_start is not None:
@@ -285,9 +294,9 @@ def evaluate_cells(
 
 
 def summarise(results: Path, prompts: PromptSet) -> None:
-    """Write the gaps, scores and examples of a prompt set, which are functions of the tables of all contestants.
+    """Write the gaps, scores and examples of a prompt set, which are computed from the tables of all contestants.
 
-    They are recomputed if another process writes tables meanwhile.
+    They are recomputed if another process writes tables in the meantime.
     """
     previous_files = None
     while previous_files != (current_files := _contestant_files(results, prompts)):
@@ -304,7 +313,7 @@ def summarise(results: Path, prompts: PromptSet) -> None:
 
 
 def _contestant_files(results: Path, prompts: PromptSet) -> set[tuple[str, int]]:
-    """The names of the contestants' tables with their modification times."""
+    """Return the names and modification times of the contestants' tables."""
     files = set()
     for path in (results / "tables" / prompts.id).glob("*.values.parquet"):
         with suppress(FileNotFoundError):
@@ -313,7 +322,7 @@ def _contestant_files(results: Path, prompts: PromptSet) -> set[tuple[str, int]]
 
 
 def write_published(results: Path, task: TaskConfig) -> None:
-    """Write the published numbers of a task, of all presets, as rows of the table `values`."""
+    """Write the published numbers of a task for all presets, as rows of the table `values`."""
     rows: list[dict[str, object]] = [
         {
             "run": f"published-{p.contestant}",

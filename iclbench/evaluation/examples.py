@@ -20,21 +20,22 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.store.runs import write_errors
 
 EPISODES = 4
-# Number of joint samples of the first episode, and the spacing of their inputs, which makes independent noise visible.
+# Number of joint samples for the first episode, and the step between their inputs among the display inputs. Samples at
+# fewer inputs make noise visible that is independent between inputs.
 DRAWS, SPACING = 5, 3
 
 
 def prediction_rows(contestant: PredictorContestant, prompts: PromptSet, failed: Collection[int] = ()) -> pd.DataFrame:
-    """Rows of the table `examples` for the predictions of a contestant at the family's display inputs.
+    """Return rows of the table `examples` with the predictions of a contestant at the family's display inputs.
 
-    If the contestant uses related datasets, there are predictions with no, one and all related datasets. For one input
-    dimension, there are also rows `drawn`: samples for the first episode without related datasets. The result is empty
-    if the family has no display inputs, or if a context is longer than the contestant allows.
+    If the contestant uses related datasets, the rows contain predictions with zero, one and all related datasets. For
+    one-dimensional inputs, rows with the role `drawn` contain samples for the first episode without related datasets.
+    The result is empty if the family has no display inputs, or if a context is longer than the contestant allows.
 
     Args:
         contestant: the contestant.
         prompts: the prompt set.
-        failed: numbers of related datasets to skip.
+        failed: numbers of related datasets to skip, because the evaluation with them failed.
 
     Raises:
         NonFiniteError: an answer is NaN or infinite.
@@ -69,7 +70,8 @@ def prediction_rows(contestant: PredictorContestant, prompts: PromptSet, failed:
             frames.append(_rows(shared | {"role": "predicted", "n_related": count}, x, mean, **band))
             if not count and band and x.shape[-1] == 1:
                 sparse_inputs = x[:1, ::SPACING]
-                generator = torch.Generator(x.device).manual_seed(0)  # the same random numbers for all contestants
+                # All contestants use the same random numbers.
+                generator = torch.Generator(x.device).manual_seed(0)
                 for index, values in enumerate(
                     informed_first.sample_targets(episodes.context[:1], sparse_inputs, DRAWS, generator)
                 ):
@@ -80,7 +82,7 @@ def prediction_rows(contestant: PredictorContestant, prompts: PromptSet, failed:
 
 
 def write_prompts(results: Path, prompts: PromptSet) -> None:
-    """Write the points of the episodes to the table `examples`, if the family has display inputs."""
+    """Write the points of the first episodes to the table `examples`, if the family has display inputs."""
     inputs = prompts.family.display_inputs()
     path = results / "tables" / prompts.id / "prompts.examples.parquet"
     if inputs is None or tables.is_intact(path):
@@ -125,7 +127,7 @@ def _rows(
     mask: Tensor | None = None,
     **band: Float[Tensor, "B N Dy"],
 ) -> pd.DataFrame:
-    """One row per valid point and output dimension."""
+    """Return one row per valid point and output dimension."""
     batch, points, outputs = y.shape
     episode, point, output = np.indices((batch, points, outputs)).reshape(3, -1)
     valid = np.ones(len(episode), dtype=bool)

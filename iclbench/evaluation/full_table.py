@@ -1,7 +1,7 @@
-"""XGBoost fitted on nearly all rows of a table, as a reference for contestants with a few rows of context.
+"""XGBoost fitted on nearly all rows of a table, as a reference for contestants that see only a few context rows.
 
-Contestants, including the baseline `xgboost`, predict a target from the n rows before it. Here, XGBoost is fitted on
-nine tenths of the table with all features and predicts the other tenth (ten-fold cross-validation).
+Contestants, including the baseline `xgboost`, predict a target from the n rows before it. The reference is XGBoost in
+ten-fold cross-validation: it is fitted on all features of nine tenths of the table and predicts the other tenth.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ from iclbench.families.tabular.user_table import UserTable
 from iclbench.registry import ESTIMATORS
 
 FOLDS = 10
-# Predictions for a table by seed, because several runs may be evaluated on the same table.
+# Predictions by table and seed, cached because several runs may be evaluated on the same table.
 _PREDICTIONS: WeakKeyDictionary[Table, dict[int, np.ndarray]] = WeakKeyDictionary()
 
 
 def remarks(prompts: PromptSet) -> list[str]:
-    """Remarks for the interpretation of scores on real tables, with the error of XGBoost fitted on the full table;
-    empty for other families and under shifts."""
+    """Return remarks for the interpretation of scores on real tables; empty for other families.
+
+    For `Tabular` without a shift, they include the error of XGBoost fitted on nine tenths of the table.
+    """
     family = prompts.family
     if isinstance(family, UserTable):
         return [
@@ -53,8 +55,7 @@ def remarks(prompts: PromptSet) -> list[str]:
 
 
 def full_table_error(prompts: PromptSet) -> dict[str, object]:
-    """The metric `auc` of XGBoost fitted on nine tenths of the table: mean over episodes, interval and number of
-    episodes."""
+    """Return the metric `auc` of XGBoost fitted on nine tenths of the table, in the format of `summaries`."""
     family, episodes = prompts.family, prompts.episodes
     assert isinstance(family, Tabular)
     table_index, rows = (episodes.truth[name].numpy() for name in ("table", "rows"))
@@ -71,9 +72,9 @@ def full_table_error(prompts: PromptSet) -> dict[str, object]:
 
 
 def out_of_fold_predictions(table: Table, seed: int = 0) -> np.ndarray:
-    """Out-of-fold predictions of XGBoost for the targets of all rows, in the units of the file, `(rows,)`.
+    """Return out-of-fold predictions of XGBoost for the targets of all rows, in the units of the file, `(rows,)`.
 
-    They are computed once per table and seed.
+    Predictions are computed once per table and seed.
     """
     predictions_by_seed = _PREDICTIONS.setdefault(table, {})
     if seed not in predictions_by_seed:
@@ -87,7 +88,7 @@ def _cross_validate(table: Table, seed: int) -> np.ndarray:
     estimator = cls(validate(cls.Settings, card.settings, "baseline 'xgboost'"))
     fold = np.random.default_rng(seed).permutation(table.rows) % min(FOLDS, table.rows)
     predictions = np.zeros(table.rows)
-    # XGBoost computes in single precision, in which very large and very small units overflow or underflow.
+    # XGBoost computes in single precision, where columns in very large or very small units overflow or underflow.
     standard = Standardisation.of(table.y[:, None])
     x, y = Standardisation.of(table.x).apply(table.x), standard.apply(table.y[:, None])[:, 0]
     for held_out in np.unique(fold):

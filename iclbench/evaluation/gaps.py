@@ -1,15 +1,16 @@
-"""The gap to the oracle: the log-likelihood of the oracle minus that of a contestant, paired by episode.
+"""The gap to the oracle: the log-likelihood of the oracle minus the log-likelihood of a contestant, paired by episode.
 
-For events (question `next`), there is a gap after each number of events.
+For events (question `next`), a gap is computed after each number of events.
 
-The oracle has access to latent variables that contestants must infer. So the gap has two parts: the value of this
-information, and the contestant's own error. The gap of a Bayes-optimal predictor without the information is the first
-part. To make the two comparable, all gaps on a prompt set are computed on the episodes that all oracles predicted.
+The oracle has access to latent variables that contestants must infer. The gap of a contestant is therefore the sum of
+two parts: the value of this information, and the contestant's own error. The gap of a Bayes-optimal predictor without
+access to the latent variables is the first part. To make these gaps comparable, all gaps on a prompt set are computed
+on the episodes that all oracles predicted.
 
-The gap of the joint log-likelihood (`gap_joint`) also includes the loss due to predicting the targets independently.
+The gap of the joint log-likelihood (`gap_joint`) also includes the loss from predicting the targets independently.
 
-The oracle's mean likelihood on a prompt set (its ceiling) differs from its expectation over the task. If the family has
-this expectation (`Family.ceiling`), there are also adjusted scores: the task's ceiling minus the gap. They can be
+The oracle's mean likelihood on a prompt set differs from its expected likelihood over the task, the ceiling. If the
+family provides the ceiling (`Family.ceiling`), adjusted scores are computed as the ceiling minus the gap. They can be
 compared with published numbers, which were computed on other samples.
 """
 
@@ -32,7 +33,7 @@ from iclbench.store.runs import write_errors
 from iclbench.tables.curves import mean_heights
 
 ADJUSTED = "log_likelihood_adjusted"
-# The metrics of gaps, by the likelihood that they compare (question `targets`).
+# For the question `targets`, the metric of the gap by the likelihood from which it is computed.
 GAPS = dict(zip(tables.LIKELIHOODS, ("gap", "gap_joint"), strict=True))
 _SHARED_COLUMNS = [
     "run",
@@ -64,7 +65,7 @@ _SHARED_COLUMNS = [
 
 
 def write_gaps(prompt_rows: PromptSetRows) -> None:
-    """Write the gaps of all contestants on a prompt set, or remove their file if there are none."""
+    """Write the gaps of all contestants on a prompt set, or remove the file of gaps if there are no gaps."""
     results, prompts = prompt_rows.results, prompt_rows.prompts
     path = results / "tables" / prompts.id / "summary" / "gaps.values.parquet"
     rows_of = next_gap_rows if prompts.task.question == "next" else gap_rows
@@ -82,16 +83,16 @@ def write_gaps(prompt_rows: PromptSetRows) -> None:
 
 
 def gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> list[dict[str, object]]:
-    """Rows `gap`, `gap_joint` and `log_likelihood_adjusted` of all contestants on a prompt set.
+    """Return rows `gap`, `gap_joint` and `log_likelihood_adjusted` for all contestants on a prompt set.
 
-    The gap is the mean log-likelihood of the task's first oracle minus that of the contestant, on the episodes that all
-    oracles predicted. An oracle that uses related datasets is compared at the same number of them. The result is empty
-    if the task has no oracle or it was not evaluated, and has no adjusted rows if the family has no expected score of
-    the oracle.
+    The gap is the mean log-likelihood of the task's first oracle minus the mean log-likelihood of the contestant, on
+    the episodes that all oracles predicted. If the oracle uses related datasets, both have the same number of them. The
+    result is empty if the task has no oracle or if the oracle was not evaluated. It has no adjusted rows if the family
+    does not provide the expected score of the oracle.
 
     Args:
-        values: rows of all contestants on these prompts.
-        errors: their scores of single episodes.
+        values: rows of the table `values` for all contestants on these prompts.
+        errors: the contestants' scores of single episodes.
         prompts: the prompt set.
     """
     if not _has_oracle(values, prompts):
@@ -103,7 +104,7 @@ def gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> 
 def _likelihood_gap_rows(
     values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet, likelihood: str
 ) -> list[dict[str, object]]:
-    """The gaps by one likelihood, and the adjusted rows of the marginal likelihood."""
+    """Return the rows of gaps in one likelihood; for the marginal likelihood, also the adjusted rows."""
     errors = errors[errors["metric"] == likelihood]
     oracle = prompts.task.oracles[0]
     ceiling = _by_episode(errors[errors["run"] == oracle], len(prompts.episodes))
@@ -137,11 +138,11 @@ def _likelihood_gap_rows(
 
 
 def next_gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> list[dict[str, object]]:
-    """Rows `gap` of all contestants on a prompt set of events, with the arguments of `gap_rows`.
+    """Return rows `gap` for all contestants on a prompt set of events; the arguments are as in `gap_rows`.
 
-    The gap after n events is the negative log-likelihood of the contestant minus that of the task's first oracle.
-    Another row has the mean height of this curve, which is the only gap if the oracle is packed. Packed contestants
-    have no rows here, because packed results already contain their gaps.
+    The gap after n events is the negative log-likelihood of the contestant minus that of the task's first oracle. An
+    additional row contains the mean height of this curve; if the oracle comes from packed results, it is the only row.
+    The result has no rows for packed contestants, because packed results already contain their gaps.
     """
     curves = errors[errors["metric"].eq("nll") & errors["n_context"].notna()]
     run_values = values[values["status"].eq("ok") & values["metric"].eq("nll")].drop_duplicates("run").set_index("run")
@@ -175,13 +176,13 @@ def next_gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet
 
 
 def _has_oracle(values: pd.DataFrame, prompts: PromptSet) -> bool:
-    """Whether the task's first oracle was evaluated, and is an oracle on these prompts."""
+    """Return whether the task's first oracle was evaluated, and counts as an oracle on these prompts."""
     is_first = values["run"].isin(prompts.task.oracles[:1])
     return bool((is_first & values["kind"].eq("oracle")).any())
 
 
 def _is_predicted_by_all_oracles(errors: pd.DataFrame, prompts: PromptSet) -> np.ndarray:
-    """Mask of the episodes with a likelihood of each oracle that has likelihoods."""
+    """Return the mask of the episodes for which all oracles with likelihoods have one."""
     episodes = range(len(prompts.episodes))
     episodes_of_oracles = [
         run_errors["episode"] for run, run_errors in errors.groupby("run") if run in prompts.task.oracles
@@ -190,19 +191,19 @@ def _is_predicted_by_all_oracles(errors: pd.DataFrame, prompts: PromptSet) -> np
 
 
 def _ceiling_row(ceiling: Ceiling) -> dict[str, object]:
-    """The row of the oracle: its expected score over the task."""
+    """Return the columns of the oracle's adjusted row, which contains its expected score over the task."""
     half_width = 1.96 * ceiling.error
     ends = {"value": ceiling.value, "low": ceiling.value - half_width, "high": ceiling.value + half_width}
     return {"metric": ADJUSTED, "n_related": 0, **ends}
 
 
 def _adjusted_row(gap: Mapping[str, Any], ceiling: Ceiling) -> dict[str, object]:
-    """The row of the adjusted score for a row of a gap."""
+    """Return the row of the adjusted score that corresponds to the row of a gap."""
     ends = {"value": gap["value"], "low": gap["high"], "high": gap["low"]}
     return {**gap, "metric": ADJUSTED, **{name: ceiling.value - end for name, end in ends.items()}}
 
 
 def _by_episode(errors: pd.DataFrame, episodes: int) -> pd.DataFrame:
-    """Scores by episode and number of related datasets; NaN without a score."""
+    """Return scores by episode and number of related datasets; NaN for missing scores."""
     wide = errors.pivot_table(values="value", index="episode", columns="n_related")
     return wide.reindex(range(episodes)).astype(float)

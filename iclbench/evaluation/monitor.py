@@ -1,9 +1,10 @@
-"""Evaluation during training by the family's own tests, and distances from known solutions of the task, on the same
-episodes as in `iclbench eval`.
+"""Evaluation during training: the family's own tests, and distances from known solutions of the task.
+
+The episodes are the same as in `iclbench eval`.
 
 In-context learning can emerge and disappear while the loss keeps falling (transience; Chan et al. 2022, figure 7), so
-evaluating the last step is not enough. The evaluation does not affect training: the model is in eval mode, the random
-streams of training are not used, and the weights are bitwise the same with and without it.
+evaluating only the last step is not enough. The evaluation does not affect training: the model is in eval mode, the
+random streams of training are not used, and the weights are bitwise identical with and without the evaluation.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ Rows = list[dict[str, Any]]
 
 
 class Monitor:
-    """A callback of training that evaluates the model by the family's own tests, and measures its distances from the
-    solutions of the task card.
+    """A training callback that evaluates the model on the family's own tests and measures its distances from the
+    solutions in the task card.
 
     Args:
         config: configuration of the run, with the tests, the solutions and the interval between evaluations.
         family: the family of the training data.
-        watch: called with the accuracies by test after each evaluation.
+        watch: called after each evaluation with the accuracy on each test.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Monitor:
         self._task, self._preset, self._watch = config.task, config.preset, watch
 
     def __call__(self, training: Training) -> None:
-        """Evaluate the model if an evaluation is due, and add the rows to the progress.
+        """Evaluate the model if an evaluation is due, and add the resulting rows to the training progress.
 
         Raises:
             TrainingDivergedError: a score is NaN or infinite.
@@ -72,7 +73,7 @@ class Monitor:
                 self._watch(accuracies(rows))
 
     def score(self, backbone: Backbone, step: int, device: str = "cpu") -> Rows:
-        """Evaluate the model: rows of the table `values`, without the columns that are the same in all rows.
+        """Evaluate the model and return rows of the table `values`, without the columns that are the same in all rows.
 
         Raises:
             NonFiniteError: a score is NaN or infinite.
@@ -83,7 +84,7 @@ class Monitor:
 
     def _score(self, backbone: Backbone, name: str, step: int, device: str) -> Rows:
         all_prompts = self._prompts(name, self._task.episodes)
-        # A smaller prompt set consists of the first episodes of a larger one.
+        # The first episodes of a prompt set do not depend on its size, so the rows refer to the complete prompt set.
         first_prompts = self._prompts(name, min(EPISODES, self._task.episodes))
         result = target_scores(backbone, first_prompts, device)
         if result.failure is not None:
@@ -107,7 +108,7 @@ class Monitor:
         return Solutions(self._prompts("", min(EPISODES, self._task.episodes)), self._task.solutions)
 
     def _distances(self, backbone: Backbone, step: int, device: str) -> Rows:
-        """Rows with the distance of the model from each solution."""
+        """Return rows with the distance of the model from each solution."""
         with eval_mode(backbone):
             distances = self._solutions.distances(backbone, device)
         prompts = self._prompts("", self._task.episodes)
@@ -126,5 +127,5 @@ class Monitor:
 
 
 def accuracies(rows: Rows) -> dict[str, float]:
-    """The accuracy by test, from its last evaluation."""
+    """Return the last accuracy on each test."""
     return {row["evaluator"]: row["value"] for row in rows if row["metric"] == "accuracy_within_choices"}

@@ -1,4 +1,4 @@
-"""The question `next`: scores at each context size, and the area under the learning curve."""
+"""Evaluation of the question `next`: scores at each context size, and the area under the learning curve."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from iclbench.evaluation.prompts import PromptSet
 
 
 def score_next(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tables:
-    """The tables of one contestant for the question `next`."""
-    # A predictor that is not defined under the shift, even without a context.
+    """Compute the tables of one contestant for the question `next`."""
+    # Some predictors are not defined under the shift, not even without a context.
     if reason := contestant.predictor.too_long(0):
         return cells.skipped_tables(prompts, cells.shared_columns(contestant, prompts, "next"), reason)
     prompts.episodes  # noqa: B018  (all contestants share the episodes, so their sampling is not measured)
     with memory_advice(EVALUATION_REMEDY), Measure(contestant.device) as cost:
         curve = learning_curve(contestant.predictor, prompts, device=contestant.device)
-    # Paired comparisons exclude incomplete curves. They would otherwise compare areas over different context sizes.
+    # Incomplete curves are excluded from paired comparisons, because their areas cover other context sizes.
     complete_scores = {} if curve.failed.any() or curve.skipped else curve.scores
     errors = cells.error_rows(contestant, prompts, complete_scores, n_context=np.asarray(curve.prefixes))
     if complete_scores and curve.open_nll is not None:
         errors = tables.union("errors", [tables.frame("errors", errors), _total_rows(contestant, prompts, curve)])
     return {
         "errors": errors,
-        # A curve without the largest sizes costs less than a complete one.
+        # Costs of incomplete curves are not comparable, because the largest context sizes cost most.
         "costs": [] if curve.skipped else cells.cost_rows(contestant, prompts, cost),
         "values": _value_rows(contestant, prompts, curve),
     }
@@ -62,8 +62,8 @@ def _value_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curv
                 _summary_over_events(curve, name, prompts) if curve.is_ragged else summaries(means, prompts.seed)
             )
             rows += [shared | {"metric": area_metric} | s for s in area_summaries if s["n_episodes"]]
-    # Means over the scored elements of a stream. Sequences differ in the number of these elements, so the mean over all
-    # sequences is a ratio of sums.
+    # For streams, also add means over all scored elements. Sequences differ in the number of these elements, so each
+    # mean is a ratio of sums over the sequences.
     is_complete_stream = not prompts.family.x_dim and not curve.skipped
     if is_complete_stream and curve.scored is not None and not curve.failed.any():
         counts = curve.scored.sum(1)
@@ -82,13 +82,15 @@ def _value_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curv
 
 
 def _summary_over_events(curve: Curve, name: str, prompts: PromptSet) -> list[dict[str, object]]:
-    """The summary of a metric over all events."""
+    """Return the summary of a metric over all events."""
     return [ratio_summary(*curve.totals(name), prompts.seed)]
 
 
 def _total_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curve) -> pd.DataFrame:
-    """Rows of the table `errors` with the sum of the headline metric over each episode, including its open interval,
-    and the number of its events."""
+    """Return rows of the table `errors` with the number of events of each episode and the sum of the headline metric.
+
+    The sum includes the open interval of the episode.
+    """
     totals, counts = curve.totals(prompts.headline)
     columns = {
         "run": contestant.run,

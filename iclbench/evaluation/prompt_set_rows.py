@@ -13,7 +13,7 @@ from iclbench.tables.runs import replaced_rows
 
 
 class PromptSetRows:
-    """The rows of all contestants on a prompt set; each table is read once, at its first use.
+    """The rows of all contestants on a prompt set; each table is read once, on first use.
 
     Args:
         results: results folder.
@@ -25,21 +25,24 @@ class PromptSetRows:
 
     @cached_property
     def values(self) -> pd.DataFrame:
-        """Rows of `values`, without the metrics that compare contestants, which are computed from the other rows."""
+        """Rows of the table `values`, except metrics that compare contestants, which are computed from these rows."""
         packed = self.packed_values[~self.packed_values["run"].isin(self._replaced_runs)]
         rows = tables.union("values", [self._local_values, packed])
         return rows[~rows["metric"].isin(tables.COMPARISON_METRICS)]
 
     @cached_property
     def errors(self) -> pd.DataFrame:
-        """Rows of `errors`. Instead of a curve, packed results have only its mean height in each episode. Under a
-        shift, they have rows only if likelihoods are compared with those of an oracle."""
+        """Rows of the table `errors`.
+
+        Packed results contain only the mean height of each episode's curve, not the curve itself. For prompt sets with
+        a shift, they contain rows only if likelihoods are compared with those of an oracle.
+        """
         packed = self._packed("errors")
         return tables.union("errors", [self._local("errors"), packed[~packed["run"].isin(self._replaced_runs)]])
 
     @cached_property
     def packed_values(self) -> pd.DataFrame:
-        """All packed rows of `values`."""
+        """Rows of the table `values` in packed results, including those of replaced runs."""
         return self._packed("values")
 
     @cached_property
@@ -48,7 +51,7 @@ class PromptSetRows:
 
     @cached_property
     def _replaced_runs(self) -> set[str]:
-        """The packed runs that are excluded, because the results folder has another run of the same name."""
+        """The packed runs that are excluded because the results folder contains another run with the same name."""
         return set(replaced_rows(self.packed_values, self._local_values)["run"])
 
     def _local(self, table: tables.TableName) -> pd.DataFrame:

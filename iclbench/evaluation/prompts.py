@@ -1,8 +1,8 @@
-"""Frozen prompt sets: the episodes of a task, a shift and a seed on which all contestants are evaluated.
+"""Frozen prompt sets: the episodes on which all contestants are evaluated, for one task, shift and seed.
 
-A prompt set is determined by the family, its parameters, the sizes, the shift and the evaluation seed. Its name
-contains a hash of them. It is sampled in blocks, each from its own random stream, so a set of complete blocks is the
-beginning of every larger set.
+A prompt set is determined by the family, its parameters, the sizes, the shift and the evaluation seed, and its name
+contains a hash of them. Episodes are sampled in blocks, each from its own random stream, so a larger set starts with
+all complete blocks of a smaller set.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ BLOCK_SIZE = 64
 
 @dataclass(frozen=True)
 class PromptSet:
-    """The definition of a set of frozen episodes, which are sampled on first use.
+    """A set of frozen episodes, which are sampled on first use.
 
     Attributes:
-        task: the task at one preset.
-        preset: the preset; it affects only the readable name.
+        task: the task with the sizes of one preset.
+        preset: the preset, which affects only the readable name.
         shift: name of the shift.
         seed: evaluation seed.
         data_dir: folder of data sets.
-        built_family: the family, if it is already built.
-        evaluator: the family's own test that samples the episodes; empty for samples of the task.
+        built_family: the family, if it has already been built.
+        evaluator: the family's own test that samples the episodes; empty if the episodes are samples of the task.
         stream: name of the random stream.
     """
 
@@ -58,17 +58,17 @@ class PromptSet:
 
     @property
     def group_size(self) -> int:
-        """Number of consecutive episodes that count as one, including in bootstraps."""
+        """Number of consecutive episodes that count as one, for example in the bootstrap."""
         return self.family.evaluators()[self.evaluator].group_size if self.evaluator else 1
 
     @property
     def evaluation(self) -> str:
-        """The name of the evaluation: its evaluator, or its shift."""
+        """The name of the evaluator if there is one, otherwise the name of the shift."""
         return self.evaluator or self.shift
 
     @property
     def question(self) -> str:
-        """Value of the column `evaluator`: the family's own test, or the question of the task."""
+        """Value of the column `evaluator`: the family's own test if there is one, otherwise the task's question."""
         return self.evaluator or self.task.question
 
     @property
@@ -88,7 +88,7 @@ class PromptSet:
 
     @property
     def related_from(self) -> str | None:
-        """The process of the related datasets, if the shift sets it."""
+        """The process that generates the related datasets, if the shift sets it."""
         kinds = self.family.shift_kinds
         parts = self.family.parse_shift(self.shift).parts
         return next((kinds[part.kind].related_from for part in parts if part.kind in kinds), None)
@@ -103,8 +103,10 @@ class PromptSet:
 
     @property
     def data(self) -> str | None:
-        """The name of the data set of the episodes, with a fingerprint if the run was trained on other data. None if
-        the episodes do not come from a data set."""
+        """The name of the data set of the episodes; None if the episodes do not come from a data set.
+
+        If the run was trained on other data, the name includes a fingerprint.
+        """
         if self.trained_data is None:
             return self.task.data
         return self.task.data_with(fingerprint=self.family.training_fingerprint)
@@ -121,20 +123,22 @@ class PromptSet:
 
     @property
     def headline(self) -> str:
-        """The main metric of the task, which is also the metric of a failed contestant's row."""
+        """The main metric of the task, which is also the metric in the row of a failed contestant."""
         head = HEADS[self.task.head]
         return curve_metric(head.metrics) if self.task.question == "next" else head.headline
 
     @cached_property
     def id(self) -> str:
-        """Readable name and content hash."""
+        """The identifier of the prompt set: a readable name with a content hash."""
         sizes = {"question": self.task.question, "points": self.context_points, "episodes": self.task.episodes}
         return f"{self.task.name}-{self.preset}-{self.evaluation}-{identity.prompts_id(self, **sizes)}"
 
     @cached_property
     def episodes(self) -> Episodes:
-        """The frozen episodes, on the CPU. All groups are complete. The number is limited by the task and by the number
-        of different episodes of the family."""
+        """The frozen episodes, on the CPU, in complete groups.
+
+        Their number is limited by the task and by the number of different episodes that the family has.
+        """
         groups = max(1, self.task.episodes // self.group_size)
         limit = self.family.prompt_limit(self.context_points)
         number = min(groups * self.group_size, limit or groups * self.group_size)
@@ -142,7 +146,8 @@ class PromptSet:
 
     @guarded
     def draw(self, stream: str, episodes: int, points: int) -> Episodes:
-        """Sample episodes in blocks from the named stream, with the family's largest number of related datasets."""
+        """Sample episodes in blocks from the named random stream, with the family's largest number of related
+        datasets."""
         sizes = [min(BLOCK_SIZE, episodes - start) for start in range(0, episodes, BLOCK_SIZE)]
         return cat([self._block(size, points, stream, index) for index, size in enumerate(sizes)])
 

@@ -1,4 +1,4 @@
-"""Training of a run that reports its loss and accuracies to a progress bar and to trackers."""
+"""Training of a run with reports of loss and accuracies to a progress bar and to trackers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def train_with_reports(
     log: Sequence[str] = (),
     processes: Processes = SINGLE_PROCESS,
 ) -> None:
-    """Train a run, see `iclbench.training.run.train`.
+    """Train a run with `iclbench.training.run.train`, and report its progress.
 
     Args:
         run: the run.
         context: device and data sets.
-        update: called with the number of finished steps, and a text with the loss and the accuracies of the last
-            evaluation.
-        log: names of the trackers, which log the loss and the accuracies.
+        update: called with the number of finished steps and with a text that contains the loss and the accuracies of
+            the last evaluation.
+        log: names of the trackers that log the loss and the accuracies.
         processes: the group of processes that train the run.
     """
     if not processes.is_first:

@@ -1,27 +1,31 @@
 """Normalised scores: one number per contestant and prompt set, comparable between families.
 
-A score is a linear function of a metric with two fixed points, 0 and 1, measured on the same episodes as the
-contestant. It may be negative or above 1. The columns `score_of` and `score_one` have the metric and the name of the
-reference that scores 1; the column `normaliser` is the distance of the two points in units of the metric.
+A score is a linear function of a metric. Two references, measured on the same episodes as the contestant, have the
+scores 0 and 1. A score may be negative or above 1. The columns `score_of` and `score_one` contain the metric and the
+name of the reference that scores 1; the column `normaliser` is the distance between the two references in units of the
+metric.
 
-- Question `next`: the area under the learning curve of the squared error. 0 is the zero predictor. 1 is the oracle (of
-  several oracles, the one with the least information) or, without an oracle, the area under the lowest mean error of
-  the task's baselines at each context size. Only baselines of the task card count, the same under all shifts; the row
-  contains the number of missing ones. An oracle that failed or is not better than the zero predictor is not used, and
-  the row contains the reason. For events, the metric is the negative log-likelihood, 0 is a Poisson process with the
-  rate and the mark frequencies so far, and 1 is the baseline with the best total, since sequences differ in length.
-- Question `targets` with an oracle of distributions: the mean log-likelihood on the episodes that all oracles
-  predicted. A predictor of single values counts as a Gaussian whose constant variance is its mean squared error on
-  these episodes; 0 is the zero predictor. 1 is the oracle without related datasets; of several oracles, the one with
-  the least information, because an oracle given the kernel is better than any predictor that has to infer it. Scores
-  with related datasets are on the same scale and can exceed 1.
-- Question `targets` otherwise: the squared error as for `next`. 0 is the mean of the training images (`mean-image`) if
-  it is better than the zero predictor, so a predictor without context cannot score above 0.
-- Squared errors without an oracle: if the interval of the best baseline contains the error that scores 0, 1 is an error
-  of zero, which cannot be reached. The interval is that of the baseline alone, not of a paired difference.
-- A family's own tests: the accuracy among the allowed labels. 0 is guessing. 1 is the task's best baseline if the
-  context has the answer, and an accuracy of 1 if the answer can only be learned in training. The score is missing if
-  the test shows which of two equally good answers a model gives.
+- Question `next`: the metric is the area under the learning curve of the squared error. The zero predictor scores 0.
+  The oracle scores 1; if there are several, the oracle with the least information. Without an oracle, the reference is
+  the area under the lowest mean error of the task's baselines at each context size. Only baselines of the task card are
+  considered, the same under all shifts, and the row contains the number of missing baselines. An oracle that failed or
+  is not better than the zero predictor is not used, and the row contains the reason. For events, the metric is the
+  negative log-likelihood, a Poisson process with the rate and mark frequencies observed so far scores 0, and without an
+  oracle the baseline with the best total scores 1, because sequences differ in length.
+- Question `targets` with an oracle that predicts distributions: the metric is the mean log-likelihood on the episodes
+  that all oracles predicted. A predictor of single values is treated as a Gaussian whose constant variance is its mean
+  squared error on these episodes. The zero predictor scores 0. The oracle without related datasets scores 1; if there
+  are several, the oracle with the least information, because an oracle given the kernel is better than any predictor
+  that has to infer the kernel. Scores with related datasets are on the same scale and can exceed 1.
+- Question `targets` otherwise: the metric is the squared error, as for `next`. The mean of the training images
+  (`mean-image`) scores 0 if it is better than the zero predictor, so a predictor that ignores the context cannot score
+  above 0.
+- Squared errors without an oracle: if the interval of the best baseline contains the error that scores 0, the reference
+  for 1 is an error of zero, which cannot be reached. The interval is the interval of the baseline's error, not of a
+  paired difference.
+- A family's own tests: the metric is the accuracy among the allowed labels. Guessing scores 0. The task's best baseline
+  scores 1 if the context contains the answer; an accuracy of 1 scores 1 if the answer can only be learned in training.
+  The score is missing if the test shows which of two equally good answers a model gives.
 """
 
 from __future__ import annotations
@@ -53,8 +57,8 @@ class Scale:
 
     Attributes:
         metric: name of the metric.
-        zero: value that scores 0.
-        one: value that scores 1.
+        zero: value of the metric that scores 0.
+        one: value of the metric that scores 1.
         name: name of the reference that scores 1.
     """
 
@@ -64,7 +68,7 @@ class Scale:
     name: str
 
     def score_rows(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Rows of scores from rows with values and intervals in units of the metric."""
+        """Convert rows with values and intervals in units of the metric to rows of scores."""
         ends = ("low", "high") if self.one > self.zero else ("high", "low")
         span = self.one - self.zero
         columns = {
@@ -76,7 +80,7 @@ class Scale:
 
 
 def write_scores(prompt_rows: PromptSetRows) -> None:
-    """Write the scores of all contestants on a prompt set, or remove their file if they cannot be compared."""
+    """Write the scores of all contestants on a prompt set, or remove the file if the contestants cannot be compared."""
     results, prompts = prompt_rows.results, prompt_rows.prompts
     folder = results / "tables" / prompts.id
     path = folder / "summary" / "scores.values.parquet"
@@ -89,11 +93,11 @@ def write_scores(prompt_rows: PromptSetRows) -> None:
 
 
 def scores_of(values: pd.DataFrame, errors: Callable[[], pd.DataFrame], prompts: PromptSet) -> pd.DataFrame | None:
-    """The scores of all contestants on a prompt set as rows of `values`; None if they cannot be compared.
+    """Return the scores of all contestants on a prompt set as rows of `values`; None if they cannot be compared.
 
     Args:
-        values: rows of all contestants on these prompts.
-        errors: returns their rows of the table `errors`.
+        values: rows of the table `values` for all contestants on these prompts.
+        errors: a function that returns the contestants' rows of the table `errors`.
         prompts: the prompt set.
     """
     failed = sorted(values.loc[values["kind"].eq("oracle") & values["status"].eq("failed"), "run"].unique())
@@ -123,14 +127,14 @@ def _scores_from_errors(
     task_baselines: Sequence[str],
     failed_oracles: Sequence[str],
 ) -> pd.DataFrame | None:
-    """Scores from errors; None if they cannot be compared.
+    """Compute scores from errors; None if the contestants cannot be compared.
 
     Args:
         rows: an error per contestant and number of related datasets.
-        curves: their errors at context sizes if `rows` are areas under learning curves, otherwise empty.
+        curves: the contestants' errors at each context size if `rows` are areas under learning curves, otherwise empty.
         metric: the metric of the errors.
         task_baselines: the baselines of the task card.
-        failed_oracles: oracles without an error.
+        failed_oracles: oracles that failed.
     """
     guesses, is_sequence_metric = metric_of(metric).guessing_baselines, metric_of(metric).is_for_sequences
     without_sets = without_related(rows).set_index("run").sort_index().sort_values("value", kind="stable")
@@ -147,12 +151,12 @@ def _scores_from_errors(
     reasons = [f"{run} failed" for run in failed_oracles if run not in oracles.index]
     reasons += [f"{run} is no better than {zero_run}" for run in sorted(oracles.index.difference(useful_oracles.index))]
     reason_text = f" (the oracle {', '.join(reasons)})" if reasons else ""
-    if len(useful_oracles):  # the last one has the least information
+    if len(useful_oracles):  # errors ascend, so the last oracle has the least information
         one, name = float(useful_oracles["value"].iloc[-1]), str(useful_oracles.index[-1])
     else:
         names = [name for name in task_baselines if name not in (*guesses, *BASELINES_GIVEN_TRUTH)]
         best = _best_of_baselines(baselines, curves.iloc[:0] if is_sequence_metric else curves, zero, names)
-        if best is None and (is_sequence_metric or zero <= 0):  # a metric without a best value
+        if best is None and (is_sequence_metric or zero <= 0):  # the metric does not have a best possible value
             return None
         one, name = best or (0.0, "no error")
     return Scale(metric, zero, one, f"{name}{reason_text}").score_rows(rows)
@@ -161,12 +165,13 @@ def _scores_from_errors(
 def _best_of_baselines(
     rows: pd.DataFrame, curves: pd.DataFrame, zero: float, names: Sequence[str]
 ) -> tuple[float, str] | None:
-    """The lowest error of the baselines of a task and its reference; None if the interval of the best baseline contains
-    the error that scores 0.
+    """Return the lowest error of the task's baselines and the name of this reference.
+
+    The result is None if the interval of the best baseline contains the error that scores 0.
 
     Args:
         rows: an error per baseline, ascending.
-        curves: their errors at context sizes; empty for errors that are not areas.
+        curves: the baselines' errors at each context size; empty for errors that are not areas.
         zero: the error that scores 0.
         names: the baselines of the task.
     """
@@ -183,7 +188,7 @@ def _best_of_baselines(
 
 
 def _scores_from_accuracies(values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:
-    """Scores from accuracies on one of the family's own tests; None if they cannot be compared."""
+    """Compute scores from accuracies on one of the family's own tests; None if contestants cannot be compared."""
     test = prompts.family.evaluators()[prompts.evaluator]
     rows = values[values["metric"] == _ACCURACY]
     baselines = rows[rows["kind"].eq("baseline") & rows["run"].isin(prompts.task.baselines) & rows["run"].ne("chance")]
@@ -198,7 +203,11 @@ def _scores_from_accuracies(values: pd.DataFrame, prompts: PromptSet) -> pd.Data
 
 
 def _scores_from_likelihoods(errors: pd.DataFrame, values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:
-    """Scores from log-likelihoods on the episodes that all oracles predicted; None if no oracle has a likelihood."""
+    """Compute scores from log-likelihoods on the episodes that all oracles predicted.
+
+    The result is None if no oracle has a likelihood, if the zero predictor is missing, or if it is at least as good as
+    the oracle.
+    """
     likelihoods, squared = (_by_episode(errors, metric) for metric in ("log_likelihood", "squared_error"))
     oracle_runs = sorted(values.loc[values["kind"] == "oracle", "run"].unique())
     oracles = [(str(run), 0) for run in oracle_runs if (run, 0) in likelihoods]
@@ -208,7 +217,7 @@ def _scores_from_likelihoods(errors: pd.DataFrame, values: pd.DataFrame, prompts
     common = reduce(pd.Index.intersection, indices)
 
     def constant_variance_likelihood(error: object) -> float:
-        """Log-likelihood of a Gaussian whose constant variance is the mean squared error of its mean."""
+        """Return the mean log-likelihood of a Gaussian with constant variance equal to the mean squared error."""
         outputs, scale = prompts.family.y_dim, prompts.family.normaliser
         return -0.5 * outputs * math.log(2 * math.pi * math.e * float(str(error)) * scale / outputs)
 
@@ -235,7 +244,7 @@ def _scores_from_likelihoods(errors: pd.DataFrame, values: pd.DataFrame, prompts
 
 
 def _are_errors_missing(errors: pd.DataFrame, values: pd.DataFrame) -> bool:
-    """Whether scores of likelihoods require errors of single episodes that packed results do not have."""
+    """Return whether scores from likelihoods need errors of single episodes that packed results do not contain."""
     is_of_oracle = values["kind"].eq("oracle") & values["metric"].eq("log_likelihood")
     required = values[is_of_oracle | (values["run"].eq("zero") & values["metric"].eq("squared_error"))]
     required_keys, keys = (pd.MultiIndex.from_frame(rows[["run", "metric"]]) for rows in (required, errors))
@@ -243,7 +252,7 @@ def _are_errors_missing(errors: pd.DataFrame, values: pd.DataFrame) -> bool:
 
 
 def _by_episode(errors: pd.DataFrame, metric: str) -> dict[tuple[str, int], pd.Series]:
-    """The scores of all episodes, NaN without a score, by run and number of related datasets."""
+    """Return the scores of all episodes by run and number of related datasets; NaN for missing scores."""
     rows = errors[errors["metric"].eq(metric) & errors["n_related"].notna()]
     episodes = range(int(rows["episode"].max()) + 1 if len(rows) else 0)
     return {
@@ -253,5 +262,5 @@ def _by_episode(errors: pd.DataFrame, metric: str) -> dict[tuple[str, int], pd.S
 
 
 def _summary(scores: pd.Series, seed: int) -> dict[str, object]:
-    """Mean, interval and number of episodes."""
+    """Return the mean, interval and number of episodes, as in `summaries`."""
     return summaries(scores.to_numpy(float)[:, None], seed)[0]

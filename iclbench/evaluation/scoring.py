@@ -18,7 +18,8 @@ from iclbench.core.predictor import Predictor
 from iclbench.core.set_metrics import SET_METRICS, set_scores
 from iclbench.evaluation.prompts import PromptSet
 
-# Number of points per forward pass, over all its episodes. It limits memory use and does not depend on the machine.
+# Number of points in a forward pass, summed over its episodes. It limits the use of memory and is the same on all
+# machines.
 _POINTS_PER_PASS = 16_384
 
 
@@ -28,14 +29,14 @@ class TargetScores:
 
     Attributes:
         n_related: numbers of related datasets, ascending.
-        scores: scores by metric, `(episodes, n_related)`, with squared errors divided by the normaliser; NaN for a
-            missing score. If a test groups episodes, each row is a group.
+        scores: scores by metric, `(episodes, n_related)`, with squared errors divided by the normaliser; NaN for
+            missing scores. If a test groups episodes, each row is a group.
         normaliser: the divisor of squared errors.
-        skipped: mask of episodes or groups, `(episodes,)`, with a context that is longer than the contestant allows;
-            they have no scores.
-        failed: mask of scores that are not finite, for any metric, `(episodes, n_related)`.
-        skip_reason: why episodes were skipped; None if none were.
-        failure: a message about the first score that is not finite; None if all are finite.
+        skipped: mask of the episodes or groups with a context that is longer than the contestant allows,
+            `(episodes,)`; they have no scores.
+        failed: mask of the positions at which a score of any metric is not finite, `(episodes, n_related)`.
+        skip_reason: why episodes were skipped; None if all episodes were evaluated.
+        failure: a message about the first score that is not finite; None if all scores are finite.
     """
 
     n_related: tuple[int, ...]
@@ -48,26 +49,26 @@ class TargetScores:
 
     @property
     def failed_counts(self) -> list[int]:
-        """The numbers of related datasets with a failed score."""
+        """The numbers of related datasets at which a score failed."""
         return [n for n, failed in zip(self.n_related, np.asarray(self.failed.any(0)), strict=True) if failed]
 
     @property
     def complete_scores(self) -> dict[str, np.ndarray]:
-        """The scores for paired comparisons: NaN for numbers of related datasets with a failed score."""
+        """The scores for paired comparisons, with NaN for all episodes at numbers of related datasets that failed."""
         return {metric: np.where(self.failed.any(0), np.nan, scores) for metric, scores in self.scores.items()}
 
 
 def target_scores(
     predictor: Predictor, prompts: PromptSet, device: str = "cpu", episodes_at_most: int | None = None
 ) -> TargetScores:
-    """Score a predictor on a prompt set, for the question `targets`.
+    """Score a predictor on a prompt set for the question `targets`.
 
     Args:
         predictor: the predictor; backbones must already be on `device`. A predictor that does not use related datasets
             is evaluated only without them.
         prompts: the prompt set.
         device: device of the computation.
-        episodes_at_most: number of episodes to evaluate, from the first (default: all).
+        episodes_at_most: evaluate only this number of episodes from the start of the prompt set (default: all).
     """
     family = prompts.family
     counts = tuple(range(family.related_sets + 1)) if predictor.uses_related else (0,)
@@ -106,7 +107,7 @@ def target_scores(
 
 
 def _expand_to_all_episodes(is_scored: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """Scores of all episodes, `(episodes, columns)`, from those of the scored ones; NaN for the others."""
+    """Expand the scores of the scored episodes to all episodes, `(episodes, columns)`, with NaN for the others."""
     if is_scored.all():
         return scores
     all_scores = np.full((len(is_scored), scores.shape[1]), np.nan)
@@ -115,8 +116,10 @@ def _expand_to_all_episodes(is_scored: np.ndarray, scores: np.ndarray) -> np.nda
 
 
 def group_scores(scores: dict[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
-    """Scores of groups of `size` consecutive episodes: an accuracy is 1 only if all episodes are right; other scores
-    are averaged."""
+    """Combine the scores of `size` consecutive episodes.
+
+    The accuracy of a group is 1 only if all its episodes are answered correctly; other scores are averaged.
+    """
     if size == 1:
         return scores
     groups = {name: s.reshape(-1, size, s.shape[1]) for name, s in scores.items()}
@@ -124,15 +127,17 @@ def group_scores(scores: dict[str, np.ndarray], size: int) -> dict[str, np.ndarr
 
 
 def blocks(episodes: Episodes) -> Iterator[Episodes]:
-    """Split the episodes into the blocks of single forward passes."""
+    """Split the episodes into blocks of one forward pass each."""
     related = 0 if episodes.related is None else episodes.related.mask.shape[1:].numel()
     size = max(1, _POINTS_PER_PASS // (episodes.context.count + episodes.queries.count + related))
     return (episodes[start : start + size] for start in range(0, len(episodes), size))
 
 
 def group_by_target_count(episodes: Episodes) -> list[tuple[Int[Tensor, " group"], Episodes]]:
-    """Groups of episodes with the same number of targets, with their indices. Joint predictions require targets without
-    padding, because they depend on the inputs of all targets."""
+    """Return groups of episodes with the same number of targets, with the indices of the episodes.
+
+    Joint predictions depend on the inputs of all targets, so targets must not be padded.
+    """
     targets, order = episodes.queries.compact()
     scored, groups = take(episodes.scored, order), []
     for count in targets.counts.unique().tolist():
@@ -145,7 +150,7 @@ def group_by_target_count(episodes: Episodes) -> list[tuple[Int[Tensor, " group"
 def _scores(
     predictor: Predictor, answer: Prediction, episodes: Episodes, related: int, set_metrics: Sequence[str]
 ) -> dict[str, Tensor]:
-    """All scores of each episode: means over its targets, joint scores, and metrics of all targets together."""
+    """Return all scores of each episode: means over its targets, joint scores, and metrics of sets of targets."""
     y = episodes.queries.y
     check_answer(predictor, "predict_by_related", answer, y.shape, y)
     by_target = answer.scores_within(y, episodes.choices)
@@ -160,16 +165,16 @@ def _scores(
 
 
 def _mean(scores: Tensor, scored: Tensor) -> Tensor:
-    """Mean over the scored targets of each episode."""
+    """Return the mean over the scored targets of each episode."""
     masked = scores.double().masked_fill(~scored, 0)
     return masked.sum(1) / scored.sum(1)
 
 
 def _nonfinite(all_scores: dict[str, np.ndarray], shape: tuple[int, int]) -> np.ndarray:
-    """Mask of scores that are not finite, for any metric that is defined for all targets, `(episodes, n_related)`."""
+    """Return the mask of positions at which a score is not finite, `(episodes, n_related)`; set metrics are ignored."""
     failed = np.zeros(shape, dtype=bool)
     for name, scores in all_scores.items():
-        if name not in SET_METRICS:  # these may be undefined for the targets of an episode
+        if name not in SET_METRICS:  # set metrics may be undefined for the targets of an episode
             failed |= ~np.isfinite(scores)
     return failed
 
@@ -177,8 +182,10 @@ def _nonfinite(all_scores: dict[str, np.ndarray], shape: tuple[int, int]) -> np.
 def _failure(
     all_scores: dict[str, np.ndarray], failed: np.ndarray, counts: tuple[int, ...], episode_indices: np.ndarray
 ) -> str | None:
-    """A message about the first score that is not finite; None if all are finite. Row i of the scores is that of
-    episode `episode_indices[i]` of the prompt set."""
+    """Return a message about the first score that is not finite; None if all scores are finite.
+
+    Row i of the scores belongs to episode `episode_indices[i]` of the prompt set.
+    """
     if not failed.any():
         return None
     row, column = np.argwhere(failed)[0]

@@ -1,9 +1,9 @@
-"""Distances of a model from known solutions of a task during training: which of them has the model found?
+"""Distances of a model from known solutions of a task during training, which show what solution it has found.
 
-On Markov chains, models first predict with equal probabilities, then with the frequencies of symbols, and then with
-those after the last symbol (Edelman et al. 2024, arXiv 2402.11004). The distance is the Kullback-Leibler divergence of
-the model's distribution of the next element from that of the solution, KL(solution || model), in nats, averaged over
-the scored positions of an episode. It is 0 for a model that has found the solution.
+On Markov chains, models first predict equal probabilities, then the frequencies of the symbols, and then the
+frequencies of the symbols after the last symbol (Edelman et al. 2024, arXiv 2402.11004). The distance is the
+Kullback-Leibler divergence KL(solution || model) between the two predictive distributions of the next element, in nats,
+averaged over the scored positions of an episode. It is 0 if the predictions of the model are those of the solution.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from iclbench.evaluation.prompts import PromptSet
 
 
 class Solutions:
-    """The predictions of some baselines and oracles on a prompt set, which are computed once.
+    """The predictions of known solutions (baselines or oracles) on a prompt set, computed once.
 
     Args:
-        prompts: the episodes.
+        prompts: the prompt set.
         names: names of the baselines and oracles.
 
     Raises:
@@ -42,7 +42,7 @@ class Solutions:
         }
 
     def distances(self, model: Predictor, device: str = "cpu") -> dict[str, Float[np.ndarray, " episodes"]]:
-        """The mean distance of a model from each solution in every episode, NaN for episodes without scored positions.
+        """Return the mean distance of a model from each solution per episode; NaN if no position is scored.
 
         Args:
             model: a model on `device`.
@@ -58,7 +58,7 @@ class Solutions:
 
 
 def _log_probabilities(predictor: Predictor, prompts: PromptSet, device: str = "cpu") -> Float[Tensor, "B N classes"]:
-    """The log-probabilities of all tokens at every position, on the CPU."""
+    """Return the log-probabilities of all tokens at each position, on the CPU."""
     blocks = []
     for _, answer in answered_blocks(predictor, prompts.episodes, device=device):
         if not isinstance(answer, Categorical):

@@ -1,8 +1,8 @@
-"""The question `targets`: the mean score of each episode over its targets, by the number of related datasets.
+"""Evaluation of the question `targets`: the mean score over the targets of each episode, by number of related datasets.
 
-A row of `values` is a mean over all episodes, over those in a bin of context sizes (`axis = "n_context"`, with the
-upper end of the bin in `axis_value`), or over a stratum of the family (`axis = "stratum:NAME"`). Each of the
-family's own tests has its own episodes and only the mean over all of them.
+A row of the table `values` is a mean over all episodes, over the episodes in a bin of context sizes
+(`axis = "n_context"`, with the upper end of the bin in `axis_value`), or over a stratum of the family
+(`axis = "stratum:NAME"`). The family's own tests have their own episodes, and only rows that average over all of them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from iclbench.store.runs import write_errors
 
 
 def score_targets(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tables:
-    """The tables of one contestant for the question `targets`, or for a family's own test
-    (`prompts.evaluator`)."""
+    """Compute the tables of one contestant for the question `targets`, or for the family's own test
+    `prompts.evaluator`."""
     prompts.episodes  # noqa: B018  (all contestants share the episodes, so their sampling is not measured)
     with memory_advice(EVALUATION_REMEDY), Measure(contestant.device) as cost:
         result = target_scores(contestant.predictor, prompts, contestant.device, contestant.episodes)
@@ -34,7 +34,7 @@ def score_targets(contestant: PredictorContestant, prompts: PromptSet) -> cells.
         shared = cells.shared_columns(contestant, prompts, prompts.question)
         return cells.skipped_tables(prompts, shared, result.skip_reason)
     sizes = prompts.episodes.context.counts.numpy()[:: prompts.group_size, None]
-    # If long episodes were skipped, the others are not a fair sample for paired comparisons.
+    # If long episodes were skipped, the remaining episodes are not a fair sample for paired comparisons.
     paired_scores = {} if result.skip_reason else result.complete_scores
     if (clusters := clusters_of(prompts)) is not None:
         paired_scores = {name: _cluster_means(scores, clusters) for name, scores in paired_scores.items()}
@@ -50,7 +50,7 @@ def score_targets(contestant: PredictorContestant, prompts: PromptSet) -> cells.
 
 
 def subsets_of(prompts: PromptSet) -> list[tuple[dict[str, object], np.ndarray]]:
-    """The subsets of episodes to average over: their columns, and a mask over all episodes or groups of them."""
+    """Return the subsets of episodes to average over: the columns of each subset and a mask of episodes or groups."""
     episodes = prompts.episodes
     subsets: list[tuple[dict[str, object], np.ndarray]] = [
         ({}, np.ones(len(episodes) // prompts.group_size, dtype=bool))
@@ -66,13 +66,13 @@ def subsets_of(prompts: PromptSet) -> list[tuple[dict[str, object], np.ndarray]]
 
 
 def clusters_of(prompts: PromptSet) -> np.ndarray | None:
-    """The cluster of every episode; None if they are independent."""
+    """Return the cluster of each episode; None if the episodes are independent."""
     clusters = None if prompts.evaluator else prompts.family.clusters(prompts.episodes)
     return None if clusters is None else clusters.cpu().numpy()
 
 
 def _cluster_means(scores: np.ndarray, clusters: np.ndarray) -> np.ndarray:
-    """Means over the episodes of every cluster without missing scores, `(clusters, columns)`."""
+    """Return means over the episodes of each cluster, `(clusters, columns)`; missing scores are ignored."""
     members = np.unique(clusters) == clusters[:, None]
     finite = np.isfinite(scores)
     counts = members.T.astype(float) @ finite
@@ -82,7 +82,7 @@ def _cluster_means(scores: np.ndarray, clusters: np.ndarray) -> np.ndarray:
 
 
 def bin_end(n: int) -> int:
-    """Upper end of the bin of a context size: up to 4, 5 to 16, 17 to 64, ... (0 for empty contexts)."""
+    """Return the upper end of the bin of a context size: 1 to 4, 5 to 16, 17 to 64, ... (0 for empty contexts)."""
     end = 4
     while end < n:
         end *= 4
@@ -107,15 +107,15 @@ def mean_rows(
     scores: np.ndarray,
     result: TargetScores | None = None,
 ) -> cells.Rows:
-    """Rows with means and intervals of scores over each subset of the episodes (`subsets_of`).
+    """Return rows with means and intervals of scores over each subset of the episodes (`subsets_of`).
 
     Args:
-        shared: columns of all rows.
+        shared: columns that all rows share.
         prompts: the prompt set.
         n_related: numbers of related datasets.
         scores: `(episodes, n_related)`.
-        result: the result from which `scores` were computed. Subsets with skipped episodes have skipped rows, and
-            subsets with a score that is not finite have failed rows.
+        result: the result from which `scores` were computed. If it is given, subsets with skipped episodes have rows
+            with status "skipped", and subsets with a score that is not finite have rows with status "failed".
     """
     rows: cells.Rows = []
     clusters = clusters_of(prompts)
@@ -137,7 +137,7 @@ def mean_rows(
 
 
 def chance_row(prompts: PromptSet) -> dict[str, object]:
-    """The row of the baseline `chance`, with the accuracy of random guessing in a test."""
+    """Return the row of the baseline `chance`: the accuracy of random guessing on a family's own test."""
     test = prompts.family.evaluators()[prompts.evaluator]
     return {
         "run": "chance",
@@ -164,7 +164,7 @@ def chance_row(prompts: PromptSet) -> dict[str, object]:
 
 
 def write_chance(results: Path, prompts: PromptSet) -> None:
-    """Write the row of `chance_row`."""
+    """Write the row of the baseline `chance` to its file."""
     path = results / "tables" / prompts.id / "summary" / "chance.values.parquet"
     with write_errors(results):
         tables.write("values", [chance_row(prompts)], path, {})

@@ -1,17 +1,23 @@
-"""The costs of a contestant: parameters, size of its state, and time, memory and floating-point operations (FLOPs) of
+"""Costs of a contestant: parameters, state size, and the time, memory and floating-point operations (FLOPs) of
 training, conditioning and answering.
 
-The phases in the table `costs` are `model` (parameters), `train_step` (one batch of full size, without sampling its
-episodes), `condition` on n points (also `state_bytes`), `query` from that state, and `update` of that state. A query
-and an update have one point, or the number in the column `n_at_once`. The last three phases are measured on a batch of
-episodes and divided by their number, which is in the column `n_episodes`; compare only values for the same batch size.
-Seconds and bytes are medians over repetitions after a warm-up. Bytes are the peak increase of memory, without inputs,
-state and weights. Work that requires less than a few pages has no row of bytes.
+The phases in the table `costs` are:
 
-FLOPs are counted, not measured (`iclbench.evaluation.costs.flops`), always on the CPU, so they are the same on all
-machines. FLOPs of a training step count loss and gradients, without the optimiser (about ten per parameter).
-FLOPs of a training run (phase `train`) are the FLOPs of one step times the number of steps, including the steps of
-branches. With a curriculum, this is an upper bound. Methods that compute outside torch have no row of FLOPs.
+- `model`: the number of parameters;
+- `train_step`: one training step on a batch of full size, without sampling the episodes;
+- `condition`: conditioning on n points (also `state_bytes`, the size of the resulting state);
+- `query`: answering one query from this state, or the number of queries in the column `n_at_once`;
+- `update`: updating this state with one point, or with the number of points in the column `n_at_once`.
+
+The last three phases are measured on a batch of episodes and divided by its size, which is in the column `n_episodes`.
+Compare only values with the same batch size. Seconds and bytes are medians over repetitions after a warm-up. Bytes are
+the peak increase of memory, without inputs, state and weights. If the work requires less than a few pages of memory,
+there are no rows with bytes.
+
+FLOPs are counted, not measured (`iclbench.evaluation.costs.flops`). They are always counted on the CPU, so they are the
+same on all machines. FLOPs of a training step include the loss and the gradients, but not the optimiser (about ten per
+parameter). FLOPs of a training run (phase `train`) are the FLOPs of one step times the number of steps, including the
+steps of branches. With a curriculum, this is an upper bound. Methods that compute outside torch have no FLOPs.
 """
 
 from __future__ import annotations
@@ -51,7 +57,7 @@ from iclbench.store import identity
 from iclbench.store.runs import write_errors
 from iclbench.training.step import TrainingData, autocast, descend, make_optimiser
 
-# Bounds of the number of repetitions, which depends on the given time. Memory is measured `_MIN_REPEATS` times.
+# Bounds on the number of repetitions within the requested time. Memory is measured `_MIN_REPEATS` times.
 _MIN_REPEATS, _MAX_REPEATS = 3, 20
 
 
@@ -73,8 +79,8 @@ class CostSizes:
 
     Attributes:
         points: numbers of context points.
-        queries: numbers of queries in one call, in addition to one.
-        updates: numbers of points in one update, in addition to one.
+        queries: numbers of queries in one call; a single query is always measured.
+        updates: numbers of points in one update; an update with a single point is always measured.
         episodes: number of episodes in a batch.
     """
 
@@ -84,7 +90,7 @@ class CostSizes:
     episodes: int = 64
 
     def multi_point_phases(self) -> list[tuple[str, int]]:
-        """Pairs of a phase and a number of points above 1 in one call."""
+        """Return each phase with each number of points above 1 that is measured in one call."""
         sizes = {"query": self.queries, "update": self.updates}
         return [(phase, n) for phase, numbers in sizes.items() for n in sorted(set(numbers)) if n > 1]
 
@@ -96,7 +102,7 @@ class _Work:
     Attributes:
         phase: phase in the table `costs`.
         n_points: number of points in the state.
-        n_at_once: number of queries or of points in an update; None for one.
+        n_at_once: number of queries, or number of points in an update; None means one.
         n_episodes: number of episodes in the batch; None for a training step.
         call: the function that does the work.
     """
@@ -108,7 +114,7 @@ class _Work:
     call: Callable[[], object]
 
     def cost(self, metric: str, total: int | float) -> Cost:
-        """The cost per episode; for a training step, per batch."""
+        """Return the cost per episode, or per batch for a training step."""
         return Cost(self.phase, metric, total / (self.n_episodes or 1), self.n_points, self.n_episodes, self.n_at_once)
 
 
@@ -117,9 +123,9 @@ class Measurement(NamedTuple):
 
     Attributes:
         path: the written file.
-        messages: a message for each size that was not measured, and for old rows that were removed.
-        failed: number of sizes that were not measured because the memory was not sufficient. All other sizes that
-            were not measured are not supported by the contestant.
+        messages: a message for each size that was not measured, and a message if old rows were removed.
+        failed: number of sizes that were not measured because memory was insufficient. The contestant does not support
+            the other sizes that were not measured.
     """
 
     path: Path
@@ -141,8 +147,8 @@ def measure_costs(
 ) -> Measurement:
     """Measure the costs of one contestant and write them to its file.
 
-    New rows replace old rows of the same sizes. Rows of other sizes remain if they have the same configuration, task
-    and version of iclbench. Each device and number of threads has its own file.
+    New rows replace old rows with the same sizes. Old rows with other sizes are kept if they were measured with the
+    same configuration, task and version of iclbench. Each combination of device and number of threads has its own file.
 
     Args:
         context: results folder and data sets.
@@ -150,11 +156,11 @@ def measure_costs(
         task: task whose family samples the points.
         preset: preset of the task.
         sizes: sizes to measure.
-        seconds: time for the repetitions of one measurement. There are at least three repetitions.
+        seconds: time for the repetitions of one measurement. At least three repetitions are made.
         train: training settings of a backbone; None to skip the training step.
 
     Raises:
-        OutOfMemoryError: the memory is not sufficient for a training step or for counting FLOPs.
+        OutOfMemoryError: memory is insufficient for a training step or for counting FLOPs.
     """
     family = task.build(context.data_dir)
     costs: list[Cost] = []
@@ -205,7 +211,7 @@ def measure_costs(
 
 
 def _replace_measured(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
-    """The new rows, and the old rows of sizes that were not measured again."""
+    """Return the new rows and those old rows that were not measured again."""
     keys = ["phase", "n_points", "n_at_once", "n_episodes"]
     is_remeasured = pd.MultiIndex.from_frame(old[keys]).isin(pd.MultiIndex.from_frame(new[keys]))
     return pd.concat([old[~is_remeasured], new], ignore_index=True)
@@ -214,7 +220,7 @@ def _replace_measured(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
 def training_costs(
     contestant: PredictorContestant, family: Family, task: TaskConfig, settings: TrainSettings, seconds: float = 1.0
 ) -> list[Cost]:
-    """Time and memory of a training step of full size (loss, gradients, optimiser), on a copy of the model."""
+    """Measure time and memory of a training step of full size (loss, gradients, optimiser) on a copy of the model."""
     backbone, batch = _training_setup(contestant, family, task, settings)
     optimiser = make_optimiser(backbone, settings)
     loss_of = torch.compile(backbone.loss) if settings.compile else backbone.loss
@@ -230,7 +236,7 @@ def training_costs(
 def answering_costs(
     contestant: PredictorContestant, family: Family, n: int, sizes: CostSizes, seconds: float = 1.0
 ) -> tuple[list[Cost], list[str]]:
-    """Time and memory of conditioning on n points, of queries and of updates, and the size of the state.
+    """Measure time and memory of conditioning on n points, of queries and of updates, and the size of the state.
 
     Returns:
         The costs, and a message for each update that was not measured.
@@ -252,7 +258,7 @@ def count_costs(
     settings: TrainSettings | None,
     sizes: CostSizes,
 ) -> tuple[list[Cost], list[str]]:
-    """FLOPs of a training step, of conditioning, of queries and of updates, counted on the CPU.
+    """Count the FLOPs of a training step, of conditioning, of queries and of updates on the CPU.
 
     Returns:
         The costs, and a message for each phase that cannot be counted.
@@ -287,7 +293,7 @@ def count_costs(
 def _training_setup(
     contestant: PredictorContestant, family: Family, task: TaskConfig, settings: TrainSettings
 ) -> tuple[Backbone, Episodes]:
-    """A copy of the backbone in training mode, and a batch of full size."""
+    """Return a copy of the backbone in training mode, and a batch of full size."""
     backbone = copy.deepcopy(contestant.predictor)
     assert isinstance(backbone, Backbone)
     batch = TrainingData.of(task, family).batch(settings.without_curriculum(), 0, 0, contestant.device)
@@ -297,8 +303,8 @@ def _training_setup(
 def _answering_setup(
     contestant: PredictorContestant, family: Family, n: int, sizes: CostSizes
 ) -> tuple[State, list[_Work], list[str]]:
-    """The state after n points, the work of conditioning, queries and updates, and a message for each update that is
-    not measured."""
+    """Return the state after n points, the work to measure (conditioning, queries and updates), and a message for each
+    update that is not measured."""
     predictor, n_episodes = contestant.predictor, sizes.episodes
     if reason := predictor.too_long(n):
         raise IclbenchError(reason, code="not-applicable")
@@ -321,23 +327,24 @@ def _answering_setup(
         if phase == "update" and (reason := predictor.too_long(n + n_at_once)):
             messages.append(f"an update by {n_at_once} points was skipped: {reason}")
             continue
-        # Costs do not depend on the values, and a family may not have as many different points.
+        # A point is repeated because the family may not have as many different points, and costs do not depend on
+        # values.
         new_points = new_point.map(partial(torch.repeat_interleave, repeats=n_at_once, dim=1))
         works.append(_Work(phase, n, n_at_once, n_episodes, inference_mode(partial(calls[phase], new_points))))
     return state, works, messages
 
 
 def _episodes(family: Family, episodes: int, n: int) -> Episodes:
-    """Episodes of exactly n points, with the largest number of related datasets of the family."""
+    """Sample episodes with exactly n points and with the family's largest number of related datasets."""
     shift = Shift() if "next" in family.questions else Shift().with_examples(n)
     return family.sample_all_related(Request(episodes, n, generator(0, "costs", n - 1), shift=shift.name))
 
 
 def _measure_repeatedly(work: _Work, device: str, seconds: float) -> Iterator[Cost]:
-    """Seconds and bytes of the work."""
+    """Measure seconds and bytes of the work, in separate repetitions."""
     duration = seconds_of(work.call, device)
     repeats = min(_MAX_REPEATS, max(_MIN_REPEATS, int(seconds / duration)))
     yield work.cost("seconds", statistics.median(seconds_of(work.call, device) for _ in range(repeats)))
-    # Memory is measured separately: before it, free pages are returned to the kernel, which makes the work slower.
+    # Memory is measured separately, because free pages are returned to the kernel first, which slows down the work.
     if peak := statistics.median(peak_of(work.call, device) or 0 for _ in range(_MIN_REPEATS)):
         yield work.cost("bytes", peak)

@@ -1,6 +1,6 @@
 """Formulas for the floating-point operations (FLOPs) of single torch operations, by their names in the dispatcher.
 
-The conventions (the first is common; the others differ between tools):
+The conventions, of which only the first is common to all tools:
 
     a multiplication with an addition                               2
     elementwise arithmetic, a comparison of numbers                 1 per output element
@@ -12,8 +12,8 @@ The conventions (the first is common; the others differ between tools):
     complex numbers                                                 a sum 2, a product 6, any other function 2
     integers, booleans, copies, views, sorting, random numbers      0
 
-Attention counts all pairs of queries and keys, including masked ones. The formulas of matrix products and convolutions
-are as in torch.utils.flop_counter, plus the bias.
+Attention includes all pairs of queries and keys, even if they are masked. Matrix products and convolutions have the
+same formulas as in torch.utils.flop_counter, plus the bias.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from typing import Any
 from torch import Tensor
 from torch.utils import flop_counter
 
-# Computes FLOPs from the positional arguments and the output.
+# A function that computes FLOPs from the positional arguments and the output of an operation.
 Formula = Callable[[Sequence[Any], Any], int]
 
 
 def per_output(weight: int = 1) -> Formula:
-    """`weight` operations per element of the (first) output, twice as many for a complex one."""
+    """Return a formula with `weight` FLOPs per element of the (first) output, doubled for complex numbers."""
     return lambda args, out: weight * _parts(_first(out)) * _first(out).numel()
 
 
 def per_input(weight: int = 1, position: int = 0) -> Formula:
-    """`weight` operations per element of an argument, twice as many for a complex one."""
+    """Return a formula with `weight` FLOPs per element of the argument at `position`, doubled for complex numbers."""
     return lambda args, out: weight * _parts(args[position]) * args[position].numel()
 
 
@@ -48,7 +48,7 @@ def _product_and_sum(args: Sequence[Any], out: Any) -> int:
 
 
 def _matrix_product(args: Sequence[Any], out: Any) -> int:
-    """(..., m, k) times (..., k, n) or (k): 2 m k n each."""
+    """2 m k n for each product of shape (m, k) times (k, n); n is 1 for a vector."""
     return (4 if out.is_complex() else 1) * 2 * out.numel() * args[0].shape[-1]
 
 
@@ -68,25 +68,28 @@ def _convolution_backward(args: Sequence[Any], out: Any) -> int:
 
 
 def _pairs_and_widths(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, int, int]:
-    """Pairs of a query and a key over all heads, and the widths of keys and values."""
+    """Return the number of pairs of a query and a key over all heads, and the widths of keys and values."""
     return prod(q.shape[:-1]) * k.shape[-2], q.shape[-1], v.shape[-1]
 
 
 def _attention_forward(args: Sequence[Any], out: Any) -> int:
-    """The FLOPs of two products, the scaling and the softmax."""
+    """Two products, the scaling and the softmax."""
     pairs, key_width, value_width = _pairs_and_widths(*args[:3])
     return pairs * (2 * (key_width + value_width) + 1 + 5)
 
 
 def _attention_backward(args: Sequence[Any], out: Any) -> int:
-    """The FLOPs of recomputed scores and weights (scaling, subtraction, exp), of the gradients of weights, values,
-    scores (three), queries and keys, and of the inner products of the output and its gradient."""
+    """The recomputed scores and weights (scaling, subtraction, exp), the gradients of weights, values, scores (three
+    FLOPs), queries and keys, and the inner products of the output and its gradient."""
     pairs, key_width, value_width = _pairs_and_widths(*args[1:4])
     return pairs * (2 * (3 * key_width + 2 * value_width) + 3 + 3) + 2 * args[0].numel()
 
 
 def _fourier(real: Callable[[Sequence[Any], Any], Tensor] | None) -> Formula:
-    """5 N log2 N for each transform, half of it for real numbers; `real` selects the real tensor of length N."""
+    """Return a formula with 5 N log2 N for each transform, or half of this for real numbers.
+
+    `real` selects the real tensor, whose length is N; None for complex transforms.
+    """
 
     def formula(args: Sequence[Any], out: Any) -> int:
         signal = real(args, out) if real else out
@@ -130,24 +133,24 @@ def _lstm(args: Sequence[Any], out: Any) -> int:
 
 
 def _lstm_backward(args: Sequence[Any], out: Any) -> int:
-    """For each token, both products twice, the derivatives of activations and their products for the cell, the output
-    and four gates, and the sums for the gradients of biases and states."""
+    """For each token, both products twice, the derivatives of the activations, the products with these derivatives
+    (cell, output and four gates), and the sums for the gradients of biases and states."""
     tokens, inputs, hidden = prod(args[0].shape[:-1]), args[0].shape[-1], args[1].shape[0] // 4
     return tokens * hidden * (16 * (inputs + hidden) + 3 * 4 + 4 + 8 + 3 + 4)
 
 
 def _first(out: Any) -> Tensor:
-    """The output of an operation, or the first of several."""
+    """Return the output of an operation, or the first of several outputs."""
     tensor: Tensor = out[0] if isinstance(out, list | tuple) else out
     return tensor
 
 
 def _parts(tensor: Tensor) -> int:
-    """Real numbers per element: 2 for a complex tensor, otherwise 1."""
+    """Return the number of real numbers per element: 2 for a complex tensor, otherwise 1."""
     return 2 if tensor.is_complex() else 1
 
 
-# Operations in place have the same name without the underscore.
+# Formulas by name of the operation. The names of in-place operations have no trailing underscore.
 FORMULAS: dict[str, Formula] = {
     "mm": _matrix_product,
     "bmm": _matrix_product,

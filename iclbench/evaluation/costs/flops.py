@@ -4,14 +4,13 @@
     >>> count_flops(lambda: torch.ones(2, 3) @ torch.ones(3, 5))
     60
 
-Executed operations are counted, so different algorithms for the same result may have different counts:
-attention that recomputes its scores in the backward pass, or a convolution by a product instead of by Fourier
-transforms. On the CPU, the count is the same on all machines. `iclbench.evaluation.costs.flop_formulas` has the
-conventions and formulas.
+The count includes the executed operations, so different algorithms for the same result may have different counts. An
+example is attention that recomputes its scores in the backward pass. On the CPU, the count is the same on all machines.
+Conventions and formulas are in `iclbench.evaluation.costs.flop_formulas`.
 
 Operations inside custom autograd functions and custom Python operations are counted. Kernels (Triton, CUDA extensions)
-and libraries that work on arrays cannot be counted. An operation without a formula, or a tensor that becomes an array,
-is an error, because a wrong number is worse than none.
+and libraries that work on arrays cannot be counted. An operation without a formula, or the conversion of a tensor to an
+array, raises an error, because a wrong count is worse than no count.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from iclbench.evaluation.costs.flop_formulas import FORMULAS, WITHOUT_ARITHMETIC
 
 
 class UncountedError(IclbenchError):
-    """Some of the work cannot be counted."""
+    """The FLOPs of some operations cannot be counted."""
 
     code = "not-supported"
 
 
 def count_flops(work: Callable[[], object]) -> int:
-    """Do the work once and count its FLOPs.
+    """Call the function once and return its number of FLOPs.
 
     Raises:
         UncountedError: an operation has no formula, or some of the work is done outside torch.
@@ -52,7 +51,7 @@ def count_flops(work: Callable[[], object]) -> int:
 
 
 class _Counter(TorchDispatchMode):
-    """Counts all operations below autograd, in forward and backward passes."""
+    """A mode that counts FLOPs of all operations below autograd, in forward and backward passes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +80,10 @@ class _Counter(TorchDispatchMode):
         return out
 
     def _run_decomposed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The output of an operation that is composed of others, which are counted; NotImplemented if it is not."""
+        """Run an operation that is composed of other operations, which are counted, and return its output.
+
+        Return NotImplemented if the operation is not composed of others.
+        """
         custom = _maybe_get_opdef(func)
         if custom is None:
             with self:
@@ -96,7 +98,7 @@ class _Counter(TorchDispatchMode):
 
 
 class _ArrayDetector(TorchFunctionMode):
-    """Detects conversions of tensors to NumPy arrays, since other libraries may then do uncounted work on them."""
+    """A mode that detects conversions of tensors to NumPy arrays, on which other libraries may do uncounted work."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +131,7 @@ def _zero(args: Any, out: Any) -> int:
 
 
 def _operation_name(func: OpOverload) -> str:
-    """The name of an operation without torch's namespace and without the underscore of operations in place."""
+    """Return the name of an operation without torch's namespace and without the underscore of in-place operations."""
     name = func._schema.name.removeprefix("aten::")
     return name.removesuffix("_") if func._schema.is_mutable else name
 
@@ -139,7 +141,7 @@ def _is_view(func: OpOverload) -> bool:
 
 
 def _has_tag(func: OpOverload, tag: torch.Tag) -> bool:
-    """Whether any overload of the operation has the tag; torch does not tag all overloads."""
+    """Return whether any overload of the operation has the tag, because torch does not tag all overloads."""
     packet = func.overloadpacket
     return any(tag in getattr(packet, name).tags for name in packet.overloads())
 

@@ -1,8 +1,8 @@
 """The peak total size of live tensors, which is the same on all machines and in all runs.
 
-The resident set of a process (`measure`) also includes free memory of the allocator and is rounded to pages. Here,
-each storage that an operation of torch returns counts from its allocation until it is freed. Memory that an operation
-uses only internally does not count.
+The resident set of a process (`iclbench.core.measure`) also includes free memory of the allocator and is rounded to
+pages. This module counts each storage that a torch operation returns, from its allocation until it is freed. Memory
+that an operation uses only internally does not count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from torch.utils._pytree import tree_leaves
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts bytes in a block: `with LiveBytes() as count: ...`, then `count.peak`. Older tensors do not count."""
+    """A context manager that counts the bytes of tensors created inside it.
+
+    After `with LiveBytes() as count: ...`, the peak is `count.peak`.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,5 +50,5 @@ class LiveBytes(TorchDispatchMode):
 
 
 def _address(t: Tensor) -> int:
-    """The address of a tensor's storage, which is unique among live storages."""
+    """Return the address of a tensor's storage, which is unique among live storages."""
     return t.untyped_storage()._cdata
