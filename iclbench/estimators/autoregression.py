@@ -1,4 +1,4 @@
-"""Autoregression: ridge regression of each element of a stream on the elements before it (recursive least squares)."""
+"""Autoregression: ridge regression of each element of a stream on earlier elements, by recursive least squares."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class AutoregressionSettings(BaseSettings):
     """Settings of autoregression.
 
     Attributes:
-        order: number of earlier elements p in a prediction; elements before the first count as 0.
-        penalty: lambda in |y - Xw|² + lambda |w|², where row n of X has the p elements before element n.
+        order: number p of earlier elements that a prediction uses; elements before the start of the stream count as 0.
+        penalty: lambda in |y - Xw|² + lambda |w|², where row n of X contains the p elements before element n.
     """
 
     order: Annotated[int, Field(gt=0, le=1000)] = 2
@@ -29,7 +29,7 @@ class AutoregressionSettings(BaseSettings):
 
 
 class Autoregression(VectorStreamEstimator[AutoregressionSettings]):
-    """Autoregression whose coefficients are refitted after every element, without intercept."""
+    """Autoregression without intercept, refitted after each element."""
 
     Settings = AutoregressionSettings
 
@@ -48,11 +48,11 @@ class Autoregression(VectorStreamEstimator[AutoregressionSettings]):
     ) -> Float[Tensor, "B P Q"]:
         rows = self._earlier_elements(y)
         coefficients = self.ridge.weights(rows[:, :-1], y)
-        # Row n has the elements before element n, so it is the query after n elements.
+        # Row n contains the elements before element n, so it is the query after n elements.
         predictions = (coefficients * rows[:, 1:]).sum(-1)
         return select_lengths(predictions, lengths).unsqueeze(2).expand(queries.shape[:3])
 
     def _earlier_elements(self, y: Float[Tensor, "B N"]) -> Float[Tensor, "B N_and_1 p"]:
-        """For each n from 0 to N, the p elements before element n."""
+        """Return the p elements before element n, for each n from 0 to N."""
         order = self.settings.order
         return F.pad(y, (order, 0)).unfold(1, order, 1)

@@ -1,4 +1,4 @@
-"""Averaging (Garg et al. 2022): w = mean of y_j x_j, which is one gradient step from 0 on isotropic inputs."""
+"""Averaging (Garg et al. 2022): w is the mean of y_j x_j, which is one step of gradient descent from w = 0."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from iclbench.estimators.base import Estimator, select_lengths
 
 
 class Averaging(Estimator[NoSettings]):
-    """Predicts with w, an unbiased estimate of the weights for x ~ N(0, I)."""
+    """Linear predictions with w, which is an unbiased estimate of the weights if x ~ N(0, I)."""
 
-    dtype = None  # a mean does not need a higher precision than that of the points
+    dtype = None  # a mean does not need a higher precision than the points
 
     def answer(
         self,

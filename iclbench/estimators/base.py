@@ -1,7 +1,7 @@
-"""Base classes of estimators: predictors without trained weights that are fitted in each episode, on all prefixes.
+"""Base classes of estimators: predictors without trained weights that are fitted to each prefix of each episode.
 
-The base classes handle masks, prefixes, shifted queries and several outputs. A method implements one function,
-`answer`, which fits on the first points of each episode. A method whose fit is a weight vector implements `weights`
+The base classes handle masks, prefixes, shifted queries and several outputs. A subclass implements one function,
+`answer`, which fits the first points of each episode. If the fit is a weight vector, the subclass implements `weights`
 instead.
 """
 
@@ -26,15 +26,15 @@ _Settings = TypeVar("_Settings", bound=BaseSettings)
 
 
 class FittedPredictor(Predictor, Generic[_Settings], abstract=True):
-    """A classical method for numbers, class labels or events.
+    """A classical method that predicts numbers, class labels or events.
 
     Attributes:
-        Settings: class of the settings on a baseline card.
-        libraries: libraries on whose versions the answers may depend.
-        reads_streams: whether it reads only streams of tokens or vectors, whose elements have no x.
+        Settings: class of the settings in a baseline card.
+        libraries: libraries whose versions may affect the answers.
+        reads_streams: whether the method reads only streams of tokens or vectors, whose elements have no x.
         dtype: dtype of the computation; None for the dtype of the points.
-        episodes_at_once: number of episodes that are fitted together. It limits memory use and keeps the arrays in the
-            processor's cache.
+        episodes_at_once: number of episodes that are fitted together. It limits the use of memory and keeps the arrays
+            in the processor's cache.
     """
 
     Settings: ClassVar[type[BaseSettings]] = NoSettings
@@ -52,7 +52,7 @@ class FittedPredictor(Predictor, Generic[_Settings], abstract=True):
     def _predict_prefixes(
         self, points: Points, is_unmasked: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
     ) -> Prediction:
-        """Answers `(B, P, Q)` of P fits per episode, on its first `lengths[:, p]` valid points.
+        """Return the answers `(B, P, Q)` of P fits per episode, each on the first `lengths[:, p]` valid points.
 
         If `is_unmasked`, no point is masked, and one row of lengths applies to all episodes.
         """
@@ -86,10 +86,10 @@ class FittedPredictor(Predictor, Generic[_Settings], abstract=True):
 
 
 class Estimator(FittedPredictor[_Settings], abstract=True):
-    """A method that predicts numbers; after an empty context, it predicts 0.
+    """A method that predicts numbers; for an empty context, it predicts 0.
 
     Attributes:
-        needs_inputs: whether it reads x, which the elements of streams do not have.
+        needs_inputs: whether the method reads x, which the elements of streams do not have.
     """
 
     needs_inputs: ClassVar[bool] = True
@@ -102,7 +102,7 @@ class Estimator(FittedPredictor[_Settings], abstract=True):
         lengths: Int[Tensor, "#B P"],
         queries: Float[Tensor, "B P Q Dx"],
     ) -> Float[Tensor, "B P Q"]:
-        """Fit P times per episode, on its first `lengths[:, p]` points, and answer Q queries with each fit.
+        """Fit each episode P times, on its first `lengths[:, p]` points, and answer Q queries with each fit.
 
         N >= 1. If no point is masked, one row of lengths applies to all episodes. Answers for length 0 are not used.
         """
@@ -112,7 +112,7 @@ class Estimator(FittedPredictor[_Settings], abstract=True):
     ) -> Point:
         if not points.y.is_floating_point():
             raise UsageError(
-                f"{type(self).__name__} predicts numbers; this task asks for class labels", code="not-applicable"
+                f"{type(self).__name__} predicts numbers; this task requires class labels", code="not-applicable"
             )
         if self.needs_inputs and not points.x.shape[-1]:
             raise UsageError(
@@ -136,7 +136,7 @@ class LinearEstimator(Estimator[_Settings], abstract=True):
 
     @abstractmethod
     def weights(self, x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tensor, "B N Dx"]:
-        """The weight vectors of fits on the first 1, 2, ..., N points."""
+        """Return the weight vectors fitted to the first 1, 2, ..., N points."""
 
     def answer(
         self,
@@ -150,7 +150,7 @@ class LinearEstimator(Estimator[_Settings], abstract=True):
 
 
 def select_lengths(fitted: Float[Tensor, "B N *K"], lengths: Int[Tensor, "#B P"]) -> Float[Tensor, "B P *K"]:
-    """Select the fits on `lengths` points from the fits on 1 to N points (for 0, an arbitrary fit)."""
+    """Select the fits on `lengths` points from the fits on 1 to N points; for length 0, the fit is arbitrary."""
     index = (lengths - 1).clamp_min(0)
     if len(index) == 1:
         return fitted.index_select(1, index[0])
@@ -158,7 +158,7 @@ def select_lengths(fitted: Float[Tensor, "B N *K"], lengths: Int[Tensor, "#B P"]
 
 
 def move_valid_first(points: Points) -> Points:
-    """The valid points of each episode first, followed by zeros."""
+    """Return the points with the valid points of each episode first, followed by zeros."""
     points, _ = points.compact()
     valid = points.mask
     invalid = ~valid.reshape(*valid.shape, *[1] * (points.y.dim() - 2))
@@ -166,5 +166,5 @@ def move_valid_first(points: Points) -> Points:
 
 
 def slices(total: int, size: int) -> Iterator[slice]:
-    """Consecutive slices of at most `size` that cover `total` items."""
+    """Return consecutive slices of at most `size` items that cover `total` items."""
     return (slice(start, start + size) for start in range(0, total, size))

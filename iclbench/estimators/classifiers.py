@@ -1,8 +1,8 @@
-"""Classifiers without training, which compare the pixels of labelled images.
+"""Untrained classifiers that compare the pixels of labelled images.
 
-Each classifier defines a distance and predicts the label of the nearest context point; of equally near points, the
-first one wins. The predicted label has probability 0.99, and the others share the rest, so the cross-entropy of a wrong
-prediction is finite. After an empty context, all classes are equally likely.
+Each classifier defines a distance and predicts the label of the nearest context point. If several points are equally
+near, the first one is used. The predicted label has probability 0.99, and the other labels share the rest equally, so
+the cross-entropy of a wrong prediction is finite. For an empty context, all classes are equally likely.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CONFIDENCE = 0.99
 class Classifier(FittedPredictor[NoSettings], abstract=True):
     """A method that predicts the label of the nearest context point."""
 
-    order = "causal"  # of equally near points or labels, the first wins
+    order = "causal"  # ties between points or labels are decided by their order
     heads = ("categorical",)
 
     @abstractmethod
@@ -38,8 +38,10 @@ class Classifier(FittedPredictor[NoSettings], abstract=True):
         valid: Bool[Tensor, "B P N"],
         queries: Float[Tensor, "B P Q Dx"],
     ) -> Float[Tensor, "B P #Q N"]:
-        """Distances of all queries to all context points (or their classes), given only the `valid` points; distances
-        to the other points are not used."""
+        """Return the distances from all queries to all context points (or to their classes).
+
+        The distances may depend only on the `valid` points; distances to other points are not used.
+        """
 
     def _predict_prefixes(
         self, points: Points, is_unmasked: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
@@ -47,7 +49,7 @@ class Classifier(FittedPredictor[NoSettings], abstract=True):
         classes = self.facts.classes
         if classes is None or points.y.is_floating_point():
             raise UsageError(
-                f"{type(self).__name__} predicts class labels; this task asks for numbers", code="not-applicable"
+                f"{type(self).__name__} predicts class labels; this task requires numbers", code="not-applicable"
             )
         logits = points.x.new_zeros(*queries.shape[:3], classes)
         if points.count == 0 or logits.numel() == 0:
@@ -67,7 +69,7 @@ class Classifier(FittedPredictor[NoSettings], abstract=True):
 
 
 class PixelNearestNeighbour(Classifier):
-    """Predicts the label of the context image with the smallest Euclidean distance over pixels."""
+    """Nearest neighbour by the Euclidean distance between pixels."""
 
     def distance(
         self,
@@ -80,8 +82,7 @@ class PixelNearestNeighbour(Classifier):
 
 
 class NearestClassMean(Classifier):
-    """Predicts the label whose context images have the nearest mean (Rocchio; prototypical networks without learned
-    features)."""
+    """Nearest class mean over context images (Rocchio classifier; prototypical networks without learned features)."""
 
     def distance(
         self,
@@ -96,7 +97,7 @@ class NearestClassMean(Classifier):
 
 
 class Majority(Classifier):
-    """Predicts the most frequent label of the context for all queries."""
+    """The most frequent label in the context, for all queries."""
 
     def distance(
         self,
@@ -109,10 +110,10 @@ class Majority(Classifier):
 
 
 def _same_class(y: Int[Tensor, "B N"], valid: Bool[Tensor, "B P N"]) -> Bool[Tensor, "B P N N"]:
-    """For each point, a mask of the valid points with the same label."""
+    """Return a mask of the valid points with the same label, for each point."""
     return (y.unsqueeze(2) == y.unsqueeze(1)).unsqueeze(1) & valid.unsqueeze(2)
 
 
 def _distances(a: Float[Tensor, "*batch Q Dx"], b: Float[Tensor, "*batch N Dx"]) -> Float[Tensor, "*batch Q N"]:
-    """Euclidean distances without matrix products, so that distances to equal images are exactly equal."""
+    """Return Euclidean distances, computed without matrix products so that distances to equal images are equal."""
     return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")

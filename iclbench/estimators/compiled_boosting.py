@@ -1,13 +1,17 @@
 """Boosted trees on all prefixes of all episodes, bitwise equal to XGBoost's `hist` with squared error.
 
-Equality requires the following. Each distinct value of the prefix has a bin, and cuts are values: points below a cut
-are on its left. The cut of a split is the next larger value of the prefix, not of the node. Sums of gradients are
-float64. Their squares, the gains (quotients), the sum of the gains of both sides and its difference from the parent's
-gain are each rounded to float32. Only a larger gain replaces the best one, so that the lower coordinate and the lower
-cut win ties. The sum of a right child is that of the parent minus that of the left child. Predictions are float32 sums
-over trees, starting from the mean of the outputs.
+Bitwise equality requires these details of XGBoost:
 
-Points are sorted by each coordinate and partitioned by node. Quotients are computed only if the gain may be the best.
+- Each distinct value in the prefix has its own bin. Cuts are values of the prefix, and points below a cut go to the
+  left. The cut of a split is the next larger value in the prefix, not in the node.
+- Sums of gradients are in float64. Their squares, the gains (quotients), the sum of the gains of both children and the
+  difference between this sum and the gain of the parent are each rounded to float32.
+- A split replaces the best split only if its gain is larger, so the lower coordinate and the lower cut win ties.
+- The sum of a right child is the sum of the parent minus the sum of the left child.
+- Predictions are float32 sums over trees, starting from the mean of the outputs.
+
+Points are sorted by each coordinate and partitioned by node. For speed, quotients are computed only if the gain may be
+the best.
 """
 
 from __future__ import annotations
@@ -18,10 +22,10 @@ import numpy as np
 
 from iclbench.estimators.compiling import compiled
 
-# XGBoost's defaults, which the cards pin: reg_lambda, and the smallest gain of a split (kRtEps).
+# Defaults of XGBoost: the regularisation `reg_lambda`, and the smallest gain of a split (kRtEps).
 _LAMBDA = 1.0
 _MIN_GAIN = np.float32(1e-6)
-# Gains estimated with reciprocals are compared with the best gain times this factor, because of rounding in float32.
+# Gains estimated with reciprocals are compared with the best gain times this factor, to allow for float32 rounding.
 _SCREEN_MARGIN = 1 - 1e-6
 
 
@@ -29,11 +33,12 @@ _SCREEN_MARGIN = 1 - 1e-6
 @compiled
 @no_type_check
 def answer_all(x, y, order, lengths, queries, trees, depth, rate, out):
-    """Boost on the first `lengths[b, p]` points of each episode (0: no fit), and write the answers to `queries`
-    `(B, P, Q, Dx)` to `out` `(B, P, Q)`.
+    """Fit boosted trees to the first `lengths[b, p]` points of each episode (0: no fit), and write the answers to
+    `queries` `(B, P, Q, Dx)` to `out` `(B, P, Q)`.
 
-    x `(B, N, Dx)`, y `(B, N)`, queries, rate and out are float32; order `(B, N, Dx)` has the points sorted by each
-    coordinate. Answers are NaN if sums of gradients are not exact, because XGBoost adds them in a different order.
+    x `(B, N, Dx)`, y `(B, N)`, queries, rate and out are float32; order `(B, N, Dx)` contains the indices of the points
+    sorted by each coordinate. Answers are NaN if sums of gradients are not exact, because XGBoost adds the gradients in
+    a different order.
     """
     episodes, points, dim = x.shape
     ranks = np.empty((dim, points), np.int64)
@@ -56,7 +61,7 @@ def answer_all(x, y, order, lengths, queries, trees, depth, rate, out):
                 _bin(x, order, b, f, n, by_value, ranks, cuts)
             total = 0.0
             for i in range(n):
-                total += y[b, i] / n  # not the sum over n, which rounds differently
+                total += y[b, i] / n  # XGBoost divides before it adds, which affects rounding
             base = np.float32(total)
             for i in range(n):
                 predicted[i] = base
@@ -101,8 +106,11 @@ def answer_all(x, y, order, lengths, queries, trees, depth, rate, out):
 @compiled
 @no_type_check
 def _bin(x, order, b, f, n, by_value, ranks, cuts):
-    """For one coordinate of the first n points, write the sorted points to `by_value`, the bin of each point to
-    `ranks`, and the upper end of each bin to `cuts`."""
+    """Bin the first n points by one coordinate.
+
+    Write the indices of the sorted points to `by_value`, the bin of each point to `ranks`, and the upper end of each
+    bin to `cuts`.
+    """
     points = x.shape[1]
     k, rank = 0, 0
     for j in range(points):
@@ -139,13 +147,14 @@ def _grow(
 ):
     """Grow one tree on the first n points and add its weights to `predicted`.
 
-    nodes `(2N, 3)`: coordinate (-1 in a leaf), left and right child.
+    The columns of nodes `(2N, 3)` are the coordinate (-1 in a leaf), the left child and the right child.
     """
     dim = len(rows)
     total = 0.0
     for i in range(n):
         total += gradient[i]
-    # The stack has first and last point, depth and node; `sums` has the sums of gradients.
+    # An entry of the stack contains the start and end of the node's points, the depth and the node; `sums` contains the
+    # sums of gradients.
     stack[0, 0], stack[0, 1], stack[0, 2], stack[0, 3] = 0, n, 0, 0
     sums[0] = total
     top, node_count = 1, 1
@@ -186,7 +195,7 @@ def _grow(
         thresholds[node] = cuts[best_feature, ranks[best_feature, rows[best_feature, best_at - 1]]]
         for k in range(start, end):
             goes_left[rows[best_feature, k]] = k < best_at
-        # Leaves need the points of one coordinate only.
+        # Leaves need the points sorted by only one coordinate.
         for f in range(dim if level + 1 < depth else 1):
             left_end, right_count = start, 0
             for k in range(start, end):
@@ -210,30 +219,34 @@ def _grow(
 @compiled
 @no_type_check
 def _weight(total, count):
-    """The best weight of a node, in float32."""
+    """Return the optimal weight of a node, in float32."""
     return np.float32(-total / (count + _LAMBDA))
 
 
 @compiled
 @no_type_check
 def _gain(total, count):
-    """The reduction of the loss by a node, rounded to float32 after the square and after the quotient as in XGBoost,
-    which decides ties."""
+    """Return the reduction of the loss by a node.
+
+    It is rounded to float32 after the square and after the quotient, as in XGBoost, because rounding decides ties.
+    """
     return np.float32(total * total) / np.float32(count + _LAMBDA)
 
 
 @compiled
 @no_type_check
 def _sums_are_exact(gradient, n):
-    """Whether float64 represents each sum of gradients exactly: they are multiples of 2^-53 times a bound on the
-    sums."""
+    """Return whether float64 represents all sums of gradients exactly.
+
+    This is the case if all gradients are multiples of 2^-52 times an upper bound on the sums.
+    """
     largest = 0.0
     for i in range(n):
         largest = max(largest, abs(np.float64(gradient[i])))
     if largest == 0:
         return True
     bound = 2.0 ** np.ceil(np.log2(largest * n))
-    # A number added to 1.5 times the bound is rounded to a multiple of 2^-52 times the bound.
+    # Adding a number to 1.5 times the bound rounds it to a multiple of 2^-52 times the bound.
     offset = 1.5 * bound
     for i in range(n):
         g = np.float64(gradient[i])

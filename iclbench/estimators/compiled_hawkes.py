@@ -1,18 +1,20 @@
-"""Maximum likelihood of exponential Hawkes processes on all prefixes of all episodes, in compiled loops.
+"""Maximum-likelihood fits of exponential Hawkes processes to all prefixes of all episodes, in compiled loops.
 
-With a fixed decay beta, the log-likelihood is concave in the base rates and the branching matrix, and separates into
-one problem per mark: maximise over x >= 0
+For a fixed decay beta, the log-likelihood is concave in the base rates and the branching matrix. It separates into one
+problem per mark: maximise over x >= 0
 
     sum over the events of the mark of log(phi_n · x)  +  a log x_0  -  c · x,
 
 where phi_n = (1, beta S_1(n), ..., beta S_D(n)), S_j(n) is the decayed number of events of mark j before event n, a
 is the weight of the prior on the base rate, and c is the integral of each term of the rate plus its penalty. An
-active-set method (as in Lawson and Hanson 1974 for least squares) solves it to rounding error. It takes Newton steps in
-the nonzero coordinates, and in at most one coordinate that is 0 and has a positive gradient. The maximum as a function
-of log beta may have several peaks. A grid that is finer than their width finds them, and a golden-section search climbs
-each. The answer is the highest peak, which depends neither on a starting point nor on other prefixes.
+active-set method (Lawson and Hanson 1974, for least squares) solves each problem up to rounding errors. It takes Newton
+steps in the nonzero coordinates and in at most one coordinate that is 0 and has a positive gradient.
 
-Time is in units of the mean gap of the prefix, so that the scale of the gaps does not matter.
+As a function of log beta, the maximum may have several peaks. They are located on a grid that is finer than their
+width, and each is refined by golden-section search. The answer is the highest peak, so it depends neither on a starting
+point nor on other prefixes.
+
+Time is in units of the mean gap of the prefix, so the scale of the gaps does not matter.
 """
 
 from __future__ import annotations
@@ -23,15 +25,15 @@ import numpy as np
 
 from iclbench.estimators.compiling import compiled
 
-# Newton's method ends with a step whose expected gain is below _MIN_GAIN nats.
+# Newton's method stops after a step with an expected gain below _MIN_GAIN nats.
 _MIN_GAIN = 1e-11
-# A coordinate is added if its gradient exceeds its cost times _MIN_SLOPE.
+# A coordinate joins the active set if its gradient exceeds its cost times _MIN_SLOPE.
 _MIN_SLOPE = 1e-9
 # Relative rounding error of the maximised value.
 _ROUNDING = 1e-14
 _MAX_STEPS = 100
-# Largest distance between points of the grid over log beta. Kernels are similar if their decays differ by less than a
-# factor of about e, so no peak over log beta is much narrower than 1.
+# Largest spacing of the grid over log beta. Kernels are similar if their decays differ by less than a factor of about
+# e, so peaks over log beta are not much narrower than 1.
 _STRIDE = 0.35
 _MAX_GRID_POINTS = 100
 _GOLDEN = (np.sqrt(5) - 1) / 2
@@ -43,10 +45,10 @@ _SECTIONS = 32
 @compiled
 @no_type_check
 def answer_all(gaps, marks, lengths, min_events, mark_count, smoothing, penalty, fastest, base, excited, decay):
-    """Fit a process to the first `lengths[b, p]` events of each episode if there are at least `min_events`, and write
-    the rates of the next event to base `(B, P, K)`, excited `(B, P, K)` and decay `(B, P)`.
+    """Fit a process to the first `lengths[b, p]` events of each episode if there are at least `min_events` of them, and
+    write the rates of the next event to base `(B, P, K)`, excited `(B, P, K)` and decay `(B, P)`.
 
-    gaps `(B, N)` in float64, marks `(B, N)` from 0 to mark_count - 1; smoothing, penalty and fastest as in `fit`.
+    gaps `(B, N)` is float64, and marks `(B, N)` are from 0 to mark_count - 1; the other arguments are as in `fit`.
     """
     for b in range(lengths.shape[0]):
         for p in range(lengths.shape[1]):
@@ -74,18 +76,18 @@ def answer_all(gaps, marks, lengths, min_events, mark_count, smoothing, penalty,
 @compiled
 @no_type_check
 def fit(gaps, marks, mark_count, smoothing, penalty, fastest, open_interval):
-    """The process of maximum penalised likelihood for one sequence, observed until T, `open_interval` after its last
-    event.
+    """Fit a process to one sequence by maximum penalised likelihood.
 
-    The penalised log-likelihood adds, for each of the K marks, (smoothing / K) log mu_k - (smoothing · T / n) mu_k
-    (`smoothing` further events at the mean rate, spread evenly over the marks), and subtracts `penalty` times each
-    entry of the branching matrix. The decay is at least 1 / T, and at most the larger of 1 / T and fastest / (geometric
-    mean of the gaps).
+    The sequence is observed until time T, which is `open_interval` after its last event. The penalised log-likelihood
+    adds (smoothing / K) log mu_k - (smoothing · T / n) mu_k for each of the K marks, which corresponds to `smoothing`
+    further events at the mean rate, spread evenly over the marks. It subtracts `penalty` times each entry of the
+    branching matrix. The decay is at least 1 / T, and at most the larger of 1 / T and fastest / (geometric mean of the
+    gaps).
 
     Returns:
         The marks that occur, `(D,)`, in order of appearance; their base rates `(D,)` and branching matrix `(D, D)` with
-        the mark of the child in rows; the decay; the base rate of each other mark, whose other parameters are unknown;
-        and the maximum, for the D marks and with time in mean gaps.
+        the mark of the child in rows; the decay; the base rate of each mark that does not occur, whose other parameters
+        are unknown; and the maximum, for the D marks and with time in mean gaps.
     """
     n = len(gaps)
     unit = gaps.sum() / n
@@ -149,8 +151,13 @@ def fit(gaps, marks, mark_count, smoothing, penalty, fastest, open_interval):
 @compiled
 @no_type_check
 def _by_mark(gaps, marks, mark_count, unit):
-    """The gaps in the unit; for each event, its position when sorted by mark, and the index of its mark in `present`;
-    the ends of the ranges of positions of the marks; and `present`, the marks that occur, in order of appearance."""
+    """Sort the events by mark.
+
+    Returns:
+        The gaps in units of `unit`; the position of each event in the sorted order; the index of its mark in `present`;
+        the ends of the ranges of positions of the marks, starting with 0; and `present`, the marks that occur, in order
+        of appearance.
+    """
     n = len(gaps)
     index_in_present, mark_index, counts = np.full(mark_count, -1), np.empty(n, np.int64), np.zeros(n + 1, np.int64)
     present, d = np.empty(n, np.int64), 0
@@ -172,7 +179,10 @@ def _by_mark(gaps, marks, mark_count, unit):
 @compiled
 @no_type_check
 def _profile(log_beta, unit_gaps, tail, mark_index, positions, ends, weight, smoothing, penalty, phi, cost, x):
-    """The maximum over base rates and branching matrix at one decay, starting from x `(D, D + 1)`, which it updates."""
+    """Return the maximum over base rates and branching matrix at one decay.
+
+    The search starts from x `(D, D + 1)`, which is updated to the solution.
+    """
     n, d = len(unit_gaps), len(ends) - 1
     beta = np.exp(log_beta)
     state = np.zeros(d)
@@ -197,8 +207,10 @@ def _profile(log_beta, unit_gaps, tail, mark_index, positions, ends, weight, smo
 @compiled
 @no_type_check
 def _solve(phi, cost, weight, x):
-    """Maximise the sum of log(phi · x) + weight log x_0 - cost · x over x >= 0, starting from a feasible x, which it
-    updates."""
+    """Return the maximum over x >= 0 of the sum of log(phi · x) + weight log x_0 - cost · x.
+
+    The search starts from a feasible x, which is updated to the solution.
+    """
     n, d = phi.shape
     rates, slope, next_rates = np.empty(n), np.empty(d), np.empty(n)
     free = np.empty(d, np.int64)
@@ -225,7 +237,7 @@ def _solve(phi, cost, weight, x):
             step = _newton(phi, rates, slope, weight, x, free[:size])
             if new_coordinate < 0 or step[size - 1] > 0:
                 break
-            size, new_coordinate = size - 1, -1  # the new coordinate would return to 0 at once
+            size, new_coordinate = size - 1, -1  # the new coordinate would immediately return to 0
         expected_gain, step_size, zero_coordinate = 0.0, 1.0, -1
         for k in range(size):
             j = free[k]
@@ -252,7 +264,10 @@ def _solve(phi, cost, weight, x):
 @compiled
 @no_type_check
 def _value(phi, cost, weight, x, rates):
-    """The value that `_solve` maximises, -inf if an event or the base rate is impossible; writes phi · x to `rates`."""
+    """Return the value that `_solve` maximises, and write phi · x to `rates`.
+
+    The value is -inf if an event has rate 0, or if the base rate is 0 and has a prior.
+    """
     value = 0.0
     if weight > 0:
         if x[0] <= 0:
@@ -274,8 +289,10 @@ def _value(phi, cost, weight, x, rates):
 @compiled
 @no_type_check
 def _newton(phi, rates, slope, weight, x, free):
-    """The Newton step in the free coordinates, by a Cholesky factorisation. A small addition to the diagonal keeps it
-    stable if columns of phi are nearly equal."""
+    """Return the Newton step in the free coordinates, computed with a Cholesky factorisation.
+
+    A small addition to the diagonal keeps the factorisation stable if columns of phi are nearly equal.
+    """
     size = len(free)
     root = np.zeros((size, size))
     for i in range(len(phi)):

@@ -1,9 +1,9 @@
 """Regression trees on all prefixes of all episodes, equal to `sklearn.tree.DecisionTreeRegressor` 1.9.
 
 Each step follows scikit-learn (squared error, best splits), so that ties and rounding errors have the same effect:
-coordinates are tried in the order of its xorshift generator, the first of equal gains wins, and sums are over the
-points in the order after sorting. Its sorting algorithm is used only for tied values, and quotients are computed only
-if the gain may be the best.
+coordinates are tried in the order of scikit-learn's xorshift generator, the first split wins among splits with equal
+gains, and sums run over the points in sorted order. For speed, scikit-learn's sorting algorithm is used only for
+coordinates with tied values, and quotients are computed only if the gain may be the best.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ import numpy as np
 
 from iclbench.estimators.compiling import compiled
 
-# Largest difference of equal values, and largest impurity of a leaf (scikit-learn's FEATURE_THRESHOLD and EPSILON).
+# Values that differ by at most this much count as equal (scikit-learn's FEATURE_THRESHOLD).
 _MAX_TIE_DIFFERENCE = np.float32(1e-7)
+# A node with at most this impurity is not split (scikit-learn's EPSILON).
 _MAX_LEAF_IMPURITY = float(np.finfo(np.float64).eps)
-# Largest number of values that are sorted by insertion.
+# Largest number of values for which insertion sort is used.
 _MAX_INSERTION_SORT = 15
-# Gains estimated with reciprocals are compared with the best gain times this factor, because of rounding errors.
+# Gains estimated with reciprocals are compared with the best gain times this factor, to allow for rounding errors.
 _SCREEN_MARGIN = 1 - 1e-14
 
 
 def seed_of(random_state: int) -> int:
-    """The seed that scikit-learn's splitter draws from `random_state`."""
+    """Return the seed that scikit-learn's splitter draws from `random_state`."""
     return int(np.random.RandomState(random_state).randint(0, 2**31 - 1))
 
 
@@ -32,11 +33,11 @@ def seed_of(random_state: int) -> int:
 @compiled
 @no_type_check
 def answer_all(x, y, order, lengths, queries, depth, seed, out):
-    """Fit a tree on the first `lengths[b, p]` points of each episode (0: no fit), and write the answers to `queries`
+    """Fit a tree to the first `lengths[b, p]` points of each episode (0: no fit), and write the answers to `queries`
     `(B, P, Q, Dx)` to `out` `(B, P, Q)`.
 
-    x `(B, N, Dx)` and queries are float32, y `(B, N)` is float64; order `(B, N, Dx)` has the points sorted by each
-    coordinate, depth is the largest depth, and seed is the generator's state.
+    x `(B, N, Dx)` and queries are float32, y `(B, N)` is float64; order `(B, N, Dx)` contains the indices of the points
+    sorted by each coordinate, depth is the largest depth, and seed is the initial state of the generator.
     """
     episodes, points, dim = x.shape
     columns = np.empty((dim, points), np.float32)
@@ -77,10 +78,11 @@ def answer_all(x, y, order, lengths, queries, depth, seed, out):
 @compiled
 @no_type_check
 def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds, values):
-    """Grow one tree on the first n points, depth first and left first.
+    """Grow one tree on the first n points, depth first and left child first.
 
-    columns `(Dx, N)` has the inputs; rows `(Dx, N)` the points sorted by each coordinate, which are partitioned by
-    node; nodes `(2N, 3)` the coordinate (-1 in a leaf), the left and the right child.
+    columns `(Dx, N)` contains the inputs; rows `(Dx, N)` contains the indices of the points sorted by each coordinate,
+    which are partitioned by node; the columns of nodes `(2N, 3)` are the coordinate (-1 in a leaf), the left child and
+    the right child.
     """
     dim = len(columns)
     features = np.arange(dim)
@@ -89,8 +91,8 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
     sorted_values = np.empty(n, np.float32)
     goes_left = np.empty(n, np.bool_)
     spare = np.empty(n, np.int64)
-    # The stack has first and last point, depth, parent, side (left or right child) and the number of constant
-    # coordinates; `impurities` has the impurities.
+    # An entry of the stack contains the start and end of the node's points, the depth, the parent, the side (left or
+    # right child) and the number of constant coordinates; `impurities` contains the impurities.
     stack = np.empty((n + 1, 6), np.int64)
     impurities = np.empty(n + 1)
     stack[0] = (0, n, 0, -1, 0, 0)
@@ -117,12 +119,13 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
         if level >= depth or count < 2 or impurity <= _MAX_LEAF_IMPURITY:
             continue
 
-        # Coordinates are drawn without replacement: [0, n_drawn) are drawn and known to be constant, [n_known,
-        # n_known + n_new) were found to be constant in this node, and those up to untried_end are not tried yet.
+        # Coordinates are drawn without replacement. In `features`, the coordinates at [0, n_drawn) have been drawn and
+        # are known to be constant, those at [n_known, n_known + n_new) were found to be constant in this node, and
+        # those from n_known + n_new to untried_end have not been tried yet.
         best, best_at, best_feature, threshold = -np.inf, end, 0, 0.0
         screen = -np.inf
         untried_end, n_drawn, n_new, visited = dim, 0, 0, 0
-        sorted_by = -1  # the coordinate by which the points are sorted now
+        sorted_by = -1  # the coordinate by which the points are currently sorted
         while untried_end > n_known + n_new and (visited < dim or visited <= n_new + n_drawn):
             visited += 1
             choice = n_drawn + np.int64(_random(state) % np.uint32(untried_end - n_new - n_drawn))
@@ -159,7 +162,7 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
                 value = columns[f, rows[f, k]]
                 if value <= previous_value + _MAX_TIE_DIFFERENCE:
                     continue
-                # The sum starts from the nearer end, as in scikit-learn, which determines its rounding errors.
+                # As in scikit-learn, the sum starts from the nearer end, which determines the rounding errors.
                 if k - summed_to == 1:
                     on_left += y[rows[f, summed_to]]
                 elif k - summed_to <= end - k:
@@ -231,8 +234,10 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
 @compiled
 @no_type_check
 def _partition(rows, f, start, end, goes_left, spare):
-    """Move the points of the left child to the front, in the list sorted by one coordinate; the order within both
-    children does not change."""
+    """Move the points of the left child to the front of the list sorted by one coordinate.
+
+    The order within each child does not change.
+    """
     left_end, right_count = start, 0
     for k in range(start, end):
         r = rows[f, k]
@@ -247,7 +252,7 @@ def _partition(rows, f, start, end, goes_left, spare):
 @compiled
 @no_type_check
 def _random(state):
-    """The next number of the 32-bit xorshift generator, below 2^31."""
+    """Return the next number of the 32-bit xorshift generator, below 2^31."""
     s = state[0] if state[0] != 0 else np.uint32(1)
     s = np.uint32(s ^ np.uint32(s << np.uint32(13)))
     s = np.uint32(s ^ np.uint32(s >> np.uint32(17)))
@@ -259,9 +264,10 @@ def _random(state):
 @compiled
 @no_type_check
 def _sort(values, rows, start, end, stack):
-    """Sort both arrays by value: three-way quicksort, heap sort if it becomes quadratic, insertion sort for few values.
+    """Sort both arrays by value, with scikit-learn's algorithm, which determines the order of equal values.
 
-    The algorithm is that of scikit-learn, because it determines the order of equal values. `stack` is working memory.
+    The algorithm is three-way quicksort, with heap sort if quicksort would become quadratic and with insertion sort for
+    few values. `stack` is working memory.
     """
     stack[0, 0], stack[0, 1], stack[0, 2] = start, end, 2 * np.int64(np.log2(end - start))
     top = 1
@@ -332,7 +338,7 @@ def _heap_sort(values, rows, start, end):
 @compiled
 @no_type_check
 def _sift(values, rows, start, root, count):
-    """Let the value at `root` sink in the heap of `count` values from `start`."""
+    """Move the value at `root` down the heap of `count` values from `start` until the heap is ordered."""
     while True:
         child, largest = 2 * root + 1, root
         if child < count and values[start + largest] < values[start + child]:

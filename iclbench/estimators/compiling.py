@@ -1,4 +1,4 @@
-"""Compilation of loops by numba at the first call, with a cache on disk for later processes."""
+"""Just-in-time compilation of loops with numba, with a cache on disk for later processes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from numba import njit
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function to machine code that releases the GIL.
+    """Compile a function at its first call to machine code that releases the GIL.
 
-    Operations are not reordered or fused (no fast mathematics), because equality with the libraries depends on each
-    rounding. The code is cached next to the source, or in the user's cache folder (`NUMBA_CACHE_DIR` sets another). If
-    these folders are read-only, each process compiles again.
+    Operations are neither reordered nor fused (no fast math), because equality with the libraries depends on every
+    rounding step. The machine code is cached next to the source or in the user's cache folder; `NUMBA_CACHE_DIR` sets
+    another folder. If these folders are read-only, each process compiles the function again.
     """
     try:
         return njit(cache=True, nogil=True, error_model="numpy")(function)

@@ -1,4 +1,4 @@
-"""Two trivial baselines of learning curves: always 0, and the mean of the outputs so far."""
+"""Two trivial baselines for learning curves: the constant 0, and the mean of the outputs so far."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iclbench.estimators.base import Estimator, select_lengths
 
 
 class Zero(Estimator[NoSettings]):
-    """Always predicts 0. Its normalised squared error is 1 on noiseless families."""
+    """The prediction 0 for all queries. Its normalised squared error is 1 on noiseless families."""
 
     dtype = None
     needs_inputs = False
@@ -27,7 +27,7 @@ class Zero(Estimator[NoSettings]):
 
 
 class Mean(Estimator[NoSettings]):
-    """Predicts the mean of the outputs so far for all queries."""
+    """The mean of the outputs so far, for all queries."""
 
     needs_inputs = False
 

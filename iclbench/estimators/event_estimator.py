@@ -1,12 +1,11 @@
-"""Base class of estimators of events, which are fitted to the events of a sequence and predict the next event.
+"""Base class of estimators for event sequences, which are fitted to the events of a prefix and predict the next event.
 
-The base class handles masks, prefixes and censored points. A method implements one function, `answer`, which reads only
-gaps and marks. Priors are in units of the mean gap of the training data, so answers do not depend on the unit of
-time. Without training data, they are in units of the setting `unit` for short prefixes (see each method).
+The base class handles masks, prefixes and censored points. A subclass implements one function, `answer`, which reads
+only gaps and marks. Priors are in units of the mean gap of the training data, so answers do not depend on the unit of
+time. Without training data, the setting `unit` replaces the mean gap (see each method).
 
 A fit uses a prefix up to its last event, so it never includes the open interval after the last event of a sequence. The
-open interval is included in the mean gaps of the training data, and in the fit of a complete sequence
-(`hawkes_mle.fit`).
+mean gaps of the training data, and the fit of a complete sequence with `hawkes_mle.fit`, do include it.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from iclbench.estimators.base import FittedPredictor, move_valid_first, slices
 
 
 class EventSettings(BaseSettings):
-    """The priors of all methods.
+    """Settings of the priors, which all methods share.
 
     Attributes:
-        smoothing: number of events, spread evenly over the marks, that are added to frequencies of marks. With three
+        smoothing: number of additional events, spread evenly over the marks, in the frequencies of marks. With three
             marks, 3 is Laplace's rule of succession.
-        unit: expected gap, if the task has no mean gap of training data (`TaskFacts.mean_gap`).
+        unit: expected gap if the mean gap of the training data (`TaskFacts.mean_gap`) is not available.
     """
 
     smoothing: PositiveFloat = 3.0
@@ -53,9 +52,9 @@ class EventEstimator(FittedPredictor[_Settings], abstract=True):
     def answer(
         self, gaps: Float[Tensor, "B N"], marks: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"]
     ) -> EventPrediction:
-        """Fit P times per episode, on its first `lengths[:, p]` events (0 to N), and predict the next event, `(B, P)`.
+        """Fit each episode P times, on its first `lengths[:, p]` events (0 to N), and predict the next event, `(B, P)`.
 
-        After an episode's last event, gaps are 1 and marks are 0.
+        Arrays are padded after the last event of an episode, with gaps of 1 and marks of 0.
         """
 
     @property
@@ -66,10 +65,14 @@ class EventEstimator(FittedPredictor[_Settings], abstract=True):
 
     @property
     def mark_count(self) -> int:
-        """The number of marks K; raises `UsageError` if the task does not consist of events."""
+        """The number of marks K.
+
+        Raises:
+            UsageError: the task does not consist of events.
+        """
         if self.facts.marks is None:
             raise UsageError(
-                f"{type(self).__name__} predicts events; this task asks for numbers or class labels",
+                f"{type(self).__name__} predicts events; this task requires numbers or class labels",
                 code="not-applicable",
             )
         return self.facts.marks
@@ -84,7 +87,7 @@ class EventEstimator(FittedPredictor[_Settings], abstract=True):
                 code="not-applicable",
             )
         points = points if is_unmasked else move_valid_first(points)
-        # Only the last point can be censored. It may be a query, but no fit includes it.
+        # Only the last point can be censored. It may be a query, but fits never include it.
         is_event = points.mask & (points.y[..., MARK] >= 0)
         lengths = torch.minimum(lengths.expand(len(points), -1), is_event.sum(1, keepdim=True))
         gaps = points.y[..., GAP].to(self.dtype).masked_fill(~is_event, 1)
@@ -102,18 +105,20 @@ class EventEstimator(FittedPredictor[_Settings], abstract=True):
 def mark_frequencies(
     is_counted: Bool[Tensor, "B P N"], marks: Int[Tensor, "B N"], mark_count: int, smoothing: float
 ) -> Float[Tensor, "B P K"]:
-    """Probabilities of the marks: their shares of the counted events and of `smoothing` further events, which are
-    spread evenly over the marks."""
+    """Return smoothed frequencies of the marks among the counted events.
+
+    `smoothing` is a number of additional events that are spread evenly over the marks.
+    """
     weights = is_counted.to(torch.float64)
     counts = weights @ F.one_hot(marks, mark_count).to(weights.dtype)
     return (counts + smoothing / mark_count) / (weights.sum(-1, keepdim=True) + smoothing)
 
 
 def prefix_mask(lengths: Int[Tensor, "B P"], points: int) -> Bool[Tensor, "B P N"]:
-    """For each prefix, a mask of its events."""
+    """Return a mask of the events in each prefix."""
     return torch.arange(points, device=lengths.device) < lengths.unsqueeze(-1)
 
 
 def prefix_sums(values: Float[Tensor, "B N"], lengths: Int[Tensor, "B P"]) -> Float[Tensor, "B P"]:
-    """The sum of the first `lengths` values."""
+    """Return the sum of the first `lengths` values."""
     return F.pad(values.cumsum(1), (1, 0)).gather(1, lengths)

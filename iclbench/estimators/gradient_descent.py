@@ -1,9 +1,9 @@
 """Gradient descent on the weights, and GD++ (von Oswald et al. 2023; Grazzi et al. 2024, appendix on probing).
 
 From w = 0, t steps of size eta on the mean squared error (1/2k)|y - Xw|² give w_t = V [eta sum over i < t of (1 - eta
-D)^i] V'b with X'X/k = V D V' and b = X'y/k. So one eigendecomposition gives all steps. GD++ first maps all inputs of
-context and queries by I - gamma X'X (not divided by k), which has the same eigenvectors and changes only the
-eigenvalues.
+D)^i] V'b with X'X/k = V D V' and b = X'y/k, so one eigendecomposition gives the weights after all steps. GD++ first
+multiplies all inputs of the context and the queries by I - gamma X'X (not divided by k). This matrix has the same
+eigenvectors, so the map changes only the eigenvalues.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from iclbench.core.settings import BaseSettings, NonNegativeFloat, PositiveInt
 from iclbench.estimators.base import Estimator, select_lengths, slices
 
 StepSize = Literal["raw", "transformed"]
-# Maximum number of elements of the matrices X'X that are computed at once: 64 episodes of 160 points in 20 dimensions.
+# Maximum total size of the matrices X'X that are computed at once; 64 episodes of 160 points in 20 dimensions fit.
 _MAX_ELEMENTS = 2**22
 
 
@@ -29,8 +29,8 @@ class DescentSettings(BaseSettings):
     Attributes:
         steps: number of steps.
         gamma: strength of the map of GD++; 0 is plain gradient descent.
-        step_size: the inputs, "raw" or "transformed", that determine the step size 2/(L + mu): L and mu are the largest
-            and the smallest eigenvalue of their covariance.
+        step_size: whether the step size 2/(L + mu) is computed from the "raw" or the "transformed" inputs. L and mu are
+            the largest and the smallest eigenvalue of their covariance.
     """
 
     steps: PositiveInt = 24
@@ -39,7 +39,7 @@ class DescentSettings(BaseSettings):
 
 
 class GradientDescent(Estimator[DescentSettings]):
-    """Predicts with the weights after `steps` steps."""
+    """Linear predictions with the weights after `steps` steps of gradient descent."""
 
     Settings = DescentSettings
 
@@ -66,7 +66,7 @@ class GradientDescent(Estimator[DescentSettings]):
 def _decompose(
     gram: Float[Tensor, "B P Dx Dx"], moment: Float[Tensor, "B P Dx"], queries: Float[Tensor, "B P Q Dx"]
 ) -> tuple[Float[Tensor, "B P Dx"], Float[Tensor, "B P Q Dx"]]:
-    """The eigenvalues of X'X, and for each query the elementwise product of V'X'y and V'q."""
+    """Return the eigenvalues of X'X, and the elementwise product of V'X'y and V'q for each query q."""
     eigenvalues, basis = torch.linalg.eigh(gram)
     return eigenvalues.clamp_min(0), (moment.unsqueeze(-2) @ basis) * (queries @ basis)
 
@@ -74,7 +74,7 @@ def _decompose(
 def _gain(
     eigenvalues: Float[Tensor, "B P Dx"], lengths: Int[Tensor, "#B P"], steps: int, gamma: float, step_size: StepSize
 ) -> Float[Tensor, "B P Dx steps"]:
-    """The factor of each eigendirection after 1, 2, ..., `steps` steps."""
+    """Return the factor of each eigendirection after 1, 2, ..., `steps` steps."""
     count = lengths.clamp_min(1).unsqueeze(-1)
     shrink = (1 - gamma * eigenvalues).square()
     transformed = shrink * eigenvalues / count
@@ -94,12 +94,12 @@ def descent_curve(
     gamma: float = 0.0,
     step_size: StepSize = "raw",
 ) -> Float[Tensor, "B Q steps"]:
-    """Answers of GD (`gamma` = 0) or GD++ from the complete context after 1, 2, ..., `steps` steps, in float64.
+    """Return the answers of GD (`gamma` = 0) or GD++ on the complete context after each step, in float64.
 
     Args:
         context: context points with one output dimension.
         x_target: inputs of the queries, before the map of GD++.
-        steps: number of steps.
+        steps: number of steps; answers after 1, 2, ..., `steps` steps are returned.
         gamma: strength of the map I - gamma X'X.
         step_size: as in `DescentSettings`.
     """
@@ -114,17 +114,18 @@ def search_gamma(
     step_size: StepSize = "raw",
     grid: Float[Tensor, " G"] | None = None,
 ) -> tuple[float, Float[Tensor, " G"]]:
-    """The gamma with the smallest mean squared error on `targets` after the last step.
+    """Search for the gamma with the smallest mean squared error on `targets` after the last step.
 
     Args:
         context: context points with one output dimension.
         targets: points on which the error is computed.
         steps: number of steps.
-        step_size: as in `descent_curve`.
-        grid: candidates (default: 300 from 1e-6 to 1e-3, evenly spaced in the logarithm, as in the paper's code).
+        step_size: as in `DescentSettings`.
+        grid: candidates (default: 300 values from 1e-6 to 1e-3, evenly spaced in the logarithm, as in the code of von
+            Oswald et al.).
 
     Returns:
-        The best gamma, and the error of every candidate.
+        The best gamma, and the error of each candidate.
     """
     grid = torch.logspace(-6, -3, 300, dtype=torch.float64) if grid is None else grid
     eigenvalues, query_products, counts = _decompose_context(context, targets.x)
@@ -140,7 +141,7 @@ def search_gamma(
 def _decompose_context(
     context: Points, x_target: Float[Tensor, "B Q Dx"]
 ) -> tuple[Float[Tensor, "B 1 Dx"], Float[Tensor, "B 1 Q Dx"], Int[Tensor, "B 1"]]:
-    """The result of `_decompose` for one fit per episode, on all its points, and the numbers of points."""
+    """Return the result of `_decompose` for one fit per episode on all its points, and the numbers of points."""
     x, y = context.x.double(), context.y.double()
     if not bool(context.mask.all()):
         x, y = (t.masked_fill(~context.mask.unsqueeze(-1), 0) for t in (x, y))

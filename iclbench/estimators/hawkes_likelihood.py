@@ -1,9 +1,9 @@
 """The likelihood of a multivariate exponential Hawkes process, its gradient and its observed information.
 
-The rate of events of mark k is mu_k plus the sum of A_kj beta exp(-beta (t - s)) over the previous events, where s is
-the time and j the mark of an event. A_kj is the expected number of children of mark k per event of mark j. The sums of
-exponentials are updated with each event (Ogata 1981), so all computations are linear in the number of events. The
-observation starts at 0. It ends at the last event, or `open_interval` later if the observation continues after it.
+The rate of events of mark k at time t is mu_k plus the sum of A_kj beta exp(-beta (t - s)) over the previous events,
+where s is the time and j the mark of an event. A_kj is the expected number of children of mark k per event of mark j.
+The sums of exponentials are updated with each event (Ogata 1981), so all computations are linear in the number of
+events. The observation starts at time 0 and ends at the last event, or `open_interval` after the last event.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Hawkes:
-    """The parameters of a process, or their derivatives or standard errors.
+    """The parameters of a process, or the derivatives or standard errors of these parameters.
 
     Attributes:
         base: base rates mu, `(K,)`, per unit of time.
@@ -28,21 +28,21 @@ class Hawkes:
     decay: float
 
     def vector(self) -> np.ndarray:
-        """All parameters, `(K + K² + 1,)`."""
+        """Return all parameters as a vector, `(K + K² + 1,)`."""
         return np.concatenate([self.base, self.branching.ravel(), [self.decay]])
 
     @classmethod
     def of_vector(cls, values: np.ndarray) -> Hawkes:
-        """The inverse of `vector`."""
+        """Return the parameters from a vector; the inverse of `vector`."""
         mark_count = int(np.sqrt(len(values) - 1))
         return cls(values[:mark_count], values[mark_count:-1].reshape(mark_count, mark_count), float(values[-1]))
 
 
 def log_likelihood(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_interval: float = 0.0) -> float:
-    """Log-density of a sequence in nats.
+    """Return the log-density of a sequence in nats.
 
     Args:
-        gaps: times between events, `(n,)`; the first is the time of the first event.
+        gaps: times between events, `(n,)`; the first gap is the time of the first event.
         marks: marks of the events, `(n,)`, integers from 0.
         process: the parameters.
         open_interval: observed time after the last event.
@@ -53,7 +53,7 @@ def log_likelihood(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_in
 
 
 def gradient(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_interval: float = 0.0) -> Hawkes:
-    """Derivatives of `log_likelihood` with respect to all parameters."""
+    """Return the derivatives of `log_likelihood` with respect to all parameters."""
     states = _States.of(gaps, marks, process, open_interval)
     observed_time = float(gaps.sum()) + open_interval
     return Hawkes.of_vector(states.log_slopes(marks, process).sum(0) - states.total_rate_slopes(observed_time, process))
@@ -62,11 +62,11 @@ def gradient(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_interval
 def observed_information(
     gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_interval: float = 0.0
 ) -> np.ndarray:
-    """Minus the matrix of second derivatives of `log_likelihood`, with parameters in the order of `Hawkes.vector`."""
+    """Return the negative Hessian of `log_likelihood`, with the parameters in the order of `Hawkes.vector`."""
     states, mark_count = _States.of(gaps, marks, process, open_interval), len(process.base)
     slopes = states.log_slopes(marks, process)
     information = slopes.T @ slopes
-    # Rates are linear in mu and A, so only second derivatives with beta are not 0.
+    # Rates are linear in mu and A, so only their second derivatives that involve beta are not 0.
     inverse = 1 / states.rates
     mixed = np.zeros((mark_count, mark_count))
     np.add.at(mixed, marks, (states.counts - process.decay * states.ages) * inverse[:, None])
@@ -81,19 +81,19 @@ def observed_information(
 def standard_errors(
     gaps: np.ndarray, marks: np.ndarray, process: Hawkes, fastest: float = 10.0, open_interval: float = 0.0
 ) -> Hawkes:
-    """Standard errors of the parameters of a fitted process, from the inverse observed information.
+    """Return the standard errors of the parameters of a fitted process, from the inverse observed information.
 
-    A parameter of 0 is at the end of its range: its standard error is NaN, and it counts as known for the other
-    parameters. The same applies to the decay if the branching matrix is 0, or if the decay is at an end of its range
-    (`fastest`, as in the fit, sets the upper end). All standard errors are NaN if the information is not positive
-    definite, because the parameters do not maximise the likelihood or the sequence is too short.
+    A parameter that is 0 is at the end of its range: its standard error is NaN, and it is treated as known for the
+    other parameters. The same applies to the decay if the branching matrix is 0, or if the decay is at an end of its
+    range, whose upper end is set by `fastest` as in the fit. All standard errors are NaN if the information is not
+    positive definite, because the parameters do not maximise the likelihood or because the sequence is too short.
     """
     values = process.vector()
     free = values > 0
     ends = np.array([1 / (gaps.sum() + open_interval), fastest / np.exp(np.log(gaps).mean())])
     free[-1] &= process.branching.any() and not np.isclose(process.decay, ends, rtol=1e-6, atol=0).any()
     information = observed_information(gaps, marks, process, open_interval)[np.ix_(free, free)]
-    # Scaled, so that rounding errors do not depend on the unit of time.
+    # The information is scaled, so that rounding errors do not depend on the unit of time.
     scale = values[free]
     errors = np.full(len(values), np.nan)
     try:
@@ -110,11 +110,11 @@ class _States:
 
     Attributes:
         counts, ages, squared_ages: for each event, `(n, K)`, the sums of exp(-beta a), a exp(-beta a) and
-            a² exp(-beta a) over the previous events of each mark, where a is their age.
+            a² exp(-beta a) over the previous events of each mark, where a is the age of a previous event.
         rates: rate of the mark of each event, `(n,)`.
-        kernel_integrals, integral_slopes, integral_curvatures: for each mark, `(K,)`, the sums over all events of
-            1 - exp(-beta a), where a is the remaining time, and of its first and second derivatives with respect to
-            beta.
+        kernel_integrals, integral_slopes, integral_curvatures: for each mark, `(K,)`, the sums over its events of
+            1 - exp(-beta a), where a is the time from the event to the end, and of the first and second derivatives of
+            this term with respect to beta.
     """
 
     counts: np.ndarray
@@ -144,7 +144,7 @@ class _States:
         return cls(counts, ages, squares, rates, *sums)
 
     def log_slopes(self, marks: np.ndarray, process: Hawkes) -> np.ndarray:
-        """Derivatives of the logarithm of each event's rate with respect to the parameters, `(n, K + K² + 1)`."""
+        """Return the derivatives of the logarithm of each event's rate by the parameters, `(n, K + K² + 1)`."""
         n, mark_count = self.counts.shape
         slopes = np.zeros((n, mark_count + mark_count * mark_count + 1))
         slopes[np.arange(n), marks] = 1
@@ -153,7 +153,7 @@ class _States:
         return slopes / self.rates[:, None]
 
     def total_rate_slopes(self, observed_time: float, process: Hawkes) -> np.ndarray:
-        """Derivatives of the integral of the total rate over the observed time, `(K + K² + 1,)`."""
+        """Return the derivatives of the integral of the total rate over the observed time, `(K + K² + 1,)`."""
         mark_count = len(process.base)
         decay_slope = process.branching.sum(0) @ self.integral_slopes
         return np.concatenate(

@@ -1,8 +1,9 @@
 """Multivariate exponential Hawkes processes with one decay, fitted by maximum likelihood on each prefix.
 
-Events excite later events; `iclbench.estimators.hawkes_likelihood` has the likelihood (Ogata 1978, 1981). A few events
-do not determine K + K² + 1 parameters: without a penalty, predictions are worse than those of a constant rate until
-there are about twenty events. So the likelihood has a weak penalty, which also gives all marks a positive rate.
+Events excite later events; the likelihood (Ogata 1978, 1981) is in `iclbench.estimators.hawkes_likelihood`. A few
+events do not determine K + K² + 1 parameters: without a penalty, predictions from fewer than about twenty events are
+worse than predictions with a constant rate. A weak penalty is therefore added, which also gives all marks a positive
+rate.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from iclbench.estimators.workers import map_in_threads
 
 __all__ = ["MIN_EVENTS", "HawkesMLE", "HawkesSettings", "fit", "standard_errors"]
 
-# For prefixes with fewer events, the answer is that of `Poisson`.
+# Prefixes with fewer events are answered by `Poisson`.
 MIN_EVENTS = 4
 # Number of episodes per call of compiled code, which Ctrl-C cannot interrupt.
 _EPISODES_PER_CALL = 16
@@ -38,7 +39,7 @@ class HawkesSettings(EventSettings):
         smoothing: number of additional base events at the mean rate so far, spread evenly over the marks.
         penalty: subtracted from the log-likelihood for each expected child of an event of each mark; 1 corresponds to
             one further event of each mark without children.
-        fastest: largest decay per geometric mean gap; the smallest decay is one per observed time.
+        fastest: the largest decay, in units of 1 / (geometric mean gap); the smallest decay is 1 / (observed time).
     """
 
     penalty: NonNegativeFloat = 1.0
@@ -46,8 +47,11 @@ class HawkesSettings(EventSettings):
 
 
 class HawkesMLE(EventEstimator[HawkesSettings]):
-    """Maximises the penalised likelihood over all parameters. The search covers the full range of decays and has no
-    starting point, so the answer for a prefix depends only on its events."""
+    """A Hawkes process whose parameters all maximise the penalised likelihood of the prefix.
+
+    The search covers the full range of decays and has no starting point, so the answer for a prefix depends only on its
+    events.
+    """
 
     Settings = HawkesSettings
     order = "causal"
@@ -79,10 +83,10 @@ def fit(
     penalty: float = 0.0,
     fastest: float = 10.0,
 ) -> Hawkes:
-    """Fit a process to one sequence by maximum likelihood; `standard_errors` computes the errors of its parameters.
+    """Fit a process to one sequence by maximum likelihood; see `standard_errors` for the errors of its parameters.
 
     Args:
-        gaps: times between events, `(n,)`, n >= 1; the first from the start of the observation.
+        gaps: times between events, `(n,)`, n >= 1; the first gap is measured from the start of the observation.
         marks: marks from 0 to mark_count - 1, `(n,)`.
         mark_count: number of marks K.
         open_interval: observed time after the last event.
@@ -91,7 +95,7 @@ def fit(
         fastest: as in `HawkesSettings`.
 
     Returns:
-        The process, in the unit of the gaps.
+        The fitted process, in the unit of time of the gaps.
 
     Raises:
         UsageError: numba is not installed.

@@ -1,10 +1,12 @@
-"""The exact Lasso path of many small problems at once (Osborne et al. 2000; Efron et al. 2004, section 3.1).
+"""The exact Lasso paths of many small problems at once (Osborne et al. 2000; Efron et al. 2004, section 3.1).
 
-With G = X'X/n and b = X'y/n, the path starts at alpha = max |b_j| and is linear between events: a coefficient joins
-when its correlation reaches alpha, and drops when the coefficient reaches 0. Each problem has one tableau. Sweeping the
-active coordinates A into G turns it into T with T_AA = -G_AA⁻¹, T_jA = G_jA G_AA⁻¹ and the Schur complement elsewhere,
-and b into p. With the signs s of the active coefficients, p + alpha T s has the active coefficients and, at the other
-coordinates, the correlations. An event is one sweep, a rank-one update that is batched over problems.
+With G = X'X/n and b = X'y/n, the path starts at alpha = max |b_j| and is linear between events. At an event, a
+coefficient joins the active set because its correlation reaches alpha, or drops out because the coefficient reaches 0.
+
+Each problem has one tableau. Sweeping the active coordinates A turns G into T with T_AA = -G_AA⁻¹, T_jA = G_jA G_AA⁻¹
+and the Schur complement elsewhere, and turns b into p. With the signs s of the active coefficients, p + alpha T s
+contains the active coefficients and, at the other coordinates, the correlations. An event is one sweep, which is a
+rank-one update that is batched over problems.
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ from torch import Tensor
 
 from iclbench.core.records import TensorRecord
 
-# A column whose Schur complement is below this fraction of its square is a linear combination of the active columns.
+# A column counts as a linear combination of the active columns if its Schur complement is below this fraction of its
+# squared length.
 _SINGULAR = 1e-11
 
 
 @dataclass(frozen=True)
 class _Paths(TensorRecord):
-    """The current state of the unfinished paths. The tableau and its right-hand side are updated in place."""
+    """The current state of the unfinished paths; the tableau and its right-hand side are updated in place."""
 
     problem: Int[Tensor, " P"]
     tableau: Float[Tensor, "P D D"]
@@ -36,12 +39,12 @@ class _Paths(TensorRecord):
 def homotopy(
     gram: Float[Tensor, "P D D"], moment: Float[Tensor, "P D"], alphas: Float[Tensor, " K"]
 ) -> Float[Tensor, "P K D"]:
-    """Minimisers of w'Gw/2 - b'w + alpha |w|_1 for all problems and all alpha > 0.
+    """Return the minimisers of w'Gw/2 - b'w + alpha |w|_1 for all problems and all penalties alpha > 0.
 
     Args:
         gram: G, positive semi-definite.
         moment: b, in the range of G.
-        alphas: the penalties, descending.
+        alphas: the penalties, in descending order.
     """
     problems, dim = moment.shape
     weights = moment.new_zeros(problems, len(alphas), dim)
@@ -53,7 +56,8 @@ def homotopy(
         diagonal=gram.diagonal(dim1=1, dim2=2).clone(),
         alpha=moment.abs().amax(1),
     )
-    # Paths of random data have about D events, adversarial ones up to 3^D. Truncated paths fail the optimality check.
+    # Paths of random data have about D events, paths of adversarial data up to 3^D. The caller detects truncated paths,
+    # because they fail its optimality check.
     for _ in range(50 + 20 * dim):
         slope = (paths.tableau @ paths.signs.unsqueeze(-1)).squeeze(-1)
         alpha, coordinate, sign = _next_event(paths, slope)
@@ -68,7 +72,7 @@ def homotopy(
             break
         _sweep(paths, coordinate, sign)
         paths = replace(paths, alpha=alpha)
-        if remaining < 0.8 * len(is_unfinished):  # copying tableaus takes as long as a few unnecessary sweeps
+        if remaining < 0.8 * len(is_unfinished):  # rarely, because copying tableaus takes as long as a few sweeps
             paths = paths[is_unfinished]
     return weights
 
@@ -76,11 +80,11 @@ def homotopy(
 def _next_event(
     paths: _Paths, slope: Float[Tensor, "P D"]
 ) -> tuple[Float[Tensor, " P"], Int[Tensor, " P"], Float[Tensor, " P"]]:
-    """The next smaller alpha at which an optimality condition becomes active (0: none), its coordinate and its sign.
+    """Return the next smaller alpha at which an optimality condition becomes active, its coordinate and its sign.
 
-    The last event is excluded by the direction of change: a coefficient that has just joined moves from 0 towards its
-    sign, and the correlation of one that has just dropped moves from its bound towards 0. Ties are events at the
-    current alpha.
+    The alpha is 0 if there are no more events. The direction of change excludes the last event: a coefficient that has
+    just joined moves from 0 in the direction of its sign, and the correlation of a coefficient that has just dropped
+    moves from its bound towards 0. Tied events follow each other at the same alpha.
     """
     active = paths.signs != 0
     independent = paths.tableau.diagonal(dim1=1, dim2=2) > _SINGULAR * paths.diagonal
@@ -96,7 +100,7 @@ def _next_event(
 
 
 def _sweep(paths: _Paths, coordinate: Int[Tensor, " P"], sign: Float[Tensor, " P"]) -> None:
-    """Sweep one coordinate of each problem into the active set, or out of it if it is active; in place."""
+    """Sweep one coordinate of each problem into the active set, or out of it if it is active, in place."""
     row = torch.arange(len(coordinate), device=coordinate.device)
     entries = (row, coordinate)
     active = paths.signs[entries] != 0

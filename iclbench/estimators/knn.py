@@ -17,10 +17,10 @@ class NeighbourSettings(BaseSettings):
 
 
 class NearestNeighbours(Estimator[NeighbourSettings]):
-    """The mean over exactly min(k, n) points, even if further points have the same distance, as in scikit-learn."""
+    """k nearest neighbours; as in scikit-learn, exactly min(k, n) points are averaged even if distances are tied."""
 
     Settings = NeighbourSettings
-    order = "causal"  # of equally distant points, the first counts
+    order = "causal"  # ties between distances are decided by the order of the points
     episodes_at_once = 32
 
     def answer(
@@ -30,8 +30,8 @@ class NearestNeighbours(Estimator[NeighbourSettings]):
         lengths: Int[Tensor, "#B P"],
         queries: Float[Tensor, "B P Q Dx"],
     ) -> Float[Tensor, "B P Q"]:
-        # |q|² is the same for all points, so the ranking needs only |x|² - 2 q·x. Inputs are relative to the first one,
-        # because those far from 0 would lose digits.
+        # |q|² is the same for all points, so the ranking needs only |x|² - 2 q·x. The first input is subtracted,
+        # because inputs far from 0 would lose digits.
         x, queries = x - x[:, :1], queries - x[:, :1].unsqueeze(1)
         rank = torch.baddbmm(x.square().sum(-1).unsqueeze(1), queries.flatten(1, 2), x.mT, alpha=-2)
         is_outside = torch.arange(x.shape[1], device=x.device) >= lengths.unsqueeze(-1)

@@ -1,7 +1,7 @@
-"""The Lasso, (1/2n)|y - Xw|² + alpha |w|_1 without intercept, exact for all prefixes of all episodes.
+"""The Lasso, (1/2n)|y - Xw|² + alpha |w|_1 without intercept, solved exactly for all prefixes of all episodes.
 
-Coordinate descent with scikit-learn's default tolerance does not converge for alpha <= 1e-3, so its learning curves are
-wrong there. This implementation follows the exact path and checks each solution against the optimality (KKT)
+Coordinate descent with scikit-learn's default tolerance does not converge for alpha <= 1e-3, which makes its learning
+curves wrong. This implementation follows the exact path and checks each solution against the optimality (KKT)
 conditions.
 """
 
@@ -23,14 +23,14 @@ from iclbench.estimators.homotopy import homotopy
 
 log = logging.getLogger("iclbench")
 
-# The penalties of the papers. One path has the solutions for all of them.
+# The penalties in the papers. One path contains the solutions for all of them.
 ALPHAS = (1.0, 0.1, 0.01, 0.001, 0.0001)
-# Largest violation of the optimality conditions in units of min(1, max |b|), and for large data, where rounding errors
-# exceed it, in units of max |b|.
+# Largest accepted violation of the optimality conditions: in units of min(1, max |b|), and in units of max |b| for
+# large data, where rounding errors would exceed the first limit.
 KKT_TOLERANCE, ROUNDING_TOLERANCE = 1e-8, 1e-13
-# Number of entries in a batch of Gram matrices, so that it fits into the processor's cache.
+# Number of entries in a batch of Gram matrices, chosen so that the batch fits into the processor's cache.
 _BATCH_ENTRIES = 2**19
-# Largest number of cached answers, and largest number of their bytes (a hundred times 64 episodes of a hundred points).
+# Largest number and largest total bytes of cached answers (a hundred times 64 episodes of a hundred points).
 _MAX_ANSWERS, _MAX_BYTES = 256, 2**25
 
 
@@ -39,7 +39,10 @@ class LassoSettings(BaseSettings):
 
 
 class Lasso(Estimator[LassoSettings]):
-    """The Lasso with one penalty. Recent answers for all `ALPHAS` are cached, so that five baselines share one path."""
+    """The Lasso with one penalty.
+
+    Recent answers for all `ALPHAS` are cached, so that the five baselines with these penalties share one path.
+    """
 
     Settings = LassoSettings
     _answers_by_key: ClassVar[OrderedDict[bytes, Tensor]] = OrderedDict()
@@ -62,7 +65,7 @@ class Lasso(Estimator[LassoSettings]):
         return self._answers_by_key[key][alphas.index(self.settings.alpha)].to(x.device)
 
     def _drop_oldest(self) -> None:
-        """Remove the oldest answers from the cache until it is within its limits or has one answer."""
+        """Remove the oldest answers from the cache until it is within its limits or contains only one answer."""
         size = sum(answers.nbytes for answers in self._answers_by_key.values())
         while len(self._answers_by_key) > 1 and (len(self._answers_by_key) > _MAX_ANSWERS or size > _MAX_BYTES):
             size -= self._answers_by_key.popitem(last=False)[1].nbytes
@@ -74,7 +77,7 @@ def lasso_path(
     alphas: list[float],
     lengths: Int[Tensor, "#B P"] | None = None,
 ) -> tuple[Float[Tensor, "B P K Dx"], int]:
-    """Exact Lasso weights for several penalties and prefixes.
+    """Return exact Lasso weights for several penalties and prefixes.
 
     Args:
         x: inputs, float64.
@@ -83,8 +86,7 @@ def lasso_path(
         lengths: prefix lengths (default: 1 to N). The solution for a length of 0 is arbitrary.
 
     Returns:
-        The weights, and the number of solutions that scikit-learn computed because those of the path failed the
-        optimality check.
+        The weights, and the number of solutions that failed the optimality check and were recomputed by scikit-learn.
     """
     batch, n, d = x.shape
     if lengths is None:
@@ -115,8 +117,10 @@ def lasso_path(
 def kkt_violation(
     gram: Float[Tensor, "P D D"], moment: Float[Tensor, "P D"], alphas: Float[Tensor, " K"], w: Float[Tensor, "P K D"]
 ) -> Float[Tensor, "P K"]:
-    """Largest violation of b - Gw = alpha sign(w) (|.| <= alpha where w = 0), in units of the larger of
-    min(1, max |b|) and `ROUNDING_TOLERANCE` / `KKT_TOLERANCE` times max |b|."""
+    """Return the largest violation of the conditions b - Gw = alpha sign(w), and |b - Gw| <= alpha where w = 0.
+
+    The unit is the larger of min(1, max |b|) and `ROUNDING_TOLERANCE` / `KKT_TOLERANCE` times max |b|.
+    """
     correlation = moment.unsqueeze(1) - w @ gram
     alpha = alphas.unsqueeze(1)
     violation = torch.where(w != 0, (correlation - alpha * w.sign()).abs(), correlation.abs() - alpha)
@@ -128,7 +132,7 @@ def kkt_violation(
 def _moments(
     x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"], lengths: Int[Tensor, "B P"]
 ) -> tuple[Float[Tensor, "BP Dx Dx"], Float[Tensor, "BP Dx"]]:
-    """X'X/n and X'y/n of the prefixes."""
+    """Return X'X/n and X'y/n for each prefix."""
     count = lengths.clamp_min(1).flatten()
     distinct_lengths = lengths[:1] if bool((lengths == lengths[:1]).all()) else lengths
     outer = (x.unsqueeze(3) * x.unsqueeze(2)).cumsum_(1)

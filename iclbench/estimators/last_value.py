@@ -1,4 +1,4 @@
-"""The last element of a stream as the prediction of the next (persistence)."""
+"""Persistence: the last element of a stream is the prediction of the next element."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iclbench.estimators.vector_stream import VectorStreamEstimator
 
 
 class LastValue(VectorStreamEstimator[NoSettings]):
-    """Best if the elements are a random walk without observation noise."""
+    """The last element as the prediction, which is optimal for a random walk without observation noise."""
 
     dtype = None  # nothing is computed
 

@@ -1,9 +1,9 @@
 """Minimum-norm least squares without intercept, exact for all prefixes of all episodes.
 
-For up to d points, one triangular factor gives the minimum-norm solutions. For more points, least squares is Bayesian
-regression with unit noise and the prior N(w_d, (X'X)⁻¹) from the first d points, which is solved in blocks. Episodes
-with inputs in a subspace are first rotated into it. The few episodes that are too badly conditioned for squared
-condition numbers are solved for each prefix separately.
+For up to d points, one triangular factor gives the minimum-norm solutions. For more points, least squares is equivalent
+to Bayesian regression with unit noise and the prior N(w_d, (X'X)⁻¹) from the first d points, which is solved in blocks.
+If the inputs of an episode lie in a subspace, they are first rotated into it. These methods square the condition
+number. The few episodes that are too badly conditioned for this are solved separately for each prefix.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from iclbench.estimators.recursive import minimum_norm, posterior_means
 
 # Singular values below this fraction of the largest are rounding errors: inputs are usually float32 (rounding 6e-8).
 RCOND = 1e-6
-# Below this squared sine of the angle to the earlier rows, factors of X X' lose more than half of float64's digits.
+# If the squared sine of the angle between a row and the span of the earlier rows is below this value, factors of X X'
+# lose more than half of the digits of float64.
 MIN_SQUARED_SINE = 1e-8
 # Smallest squared distance of one of the first d rows from the span of the earlier rows, relative to the squared length
 # of the longest row. Below it, float64 cannot represent the weights of this row and of later rows.
@@ -26,14 +27,17 @@ MIN_SQUARED_DISTANCE = 1e-10
 
 
 class LeastSquares(LinearEstimator[NoSettings]):
-    """Bayes-optimal for noiseless linear functions; the limit of ridge for penalty -> 0."""
+    """Minimum-norm least squares: Bayes-optimal for noiseless linear functions; the limit of ridge for penalty -> 0."""
 
     def weights(self, x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tensor, "B N Dx"]:
         return least_squares(x, y)
 
 
 def least_squares(x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tensor, "B N Dx"]:
-    """Minimum-norm least squares on the first 1, 2, ..., N points; singular values below `RCOND` count as 0."""
+    """Return the minimum-norm solutions for the first 1, 2, ..., N points.
+
+    Singular values below `RCOND` times the largest count as 0.
+    """
     w, is_accurate = _full_rank(x, y)
     if bool(is_accurate.all()):
         return w
@@ -45,8 +49,8 @@ def least_squares(x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[
 def _full_rank(
     x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]
 ) -> tuple[Float[Tensor, "B N Dx"], Bool[Tensor, " B"]]:
-    """The solutions for linearly independent first min(N, Dx) points, and a mask of the episodes in which they are
-    accurate."""
+    """Return the solutions, assuming that the first min(N, Dx) points are linearly independent, and a mask of the
+    episodes in which the solutions are accurate."""
     d = x.shape[2]
     leading = x[:, :d]
     w, pivots, is_accurate_prefix = minimum_norm(leading, y[:, :d], MIN_SQUARED_SINE)
@@ -60,7 +64,7 @@ def _full_rank(
 
 
 def _any_rank(x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tensor, "B N Dx"]:
-    """The solutions in the row space of each episode, in which the points have full rank."""
+    """Return the solutions computed in the row space of each episode, where the points have full rank."""
     _, singular, basis = torch.linalg.svd(x, full_matrices=False)
     rank = (singular > RCOND * singular[:, :1]).sum(1)
     w = torch.zeros_like(x)
@@ -77,7 +81,7 @@ def _any_rank(x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tens
 
 
 def _solve_each_prefix(x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tensor, "B N Dx"]:
-    """The solutions by a singular value decomposition for each prefix."""
+    """Return the solutions computed by a singular value decomposition of each prefix."""
     solve = torch.linalg.lstsq
     solutions = [
         solve(x[:, :n].cpu(), y[:, :n, None].cpu(), rcond=RCOND, driver="gelsd").solution.squeeze(-1)

@@ -15,27 +15,27 @@ from typing import Any
 
 import numpy as np
 
-# Smallest probability of a class: the rounding unit of float32, as in scikit-learn's `log_loss`. It makes the
+# Smallest probability of a class: the machine epsilon of float32, as in scikit-learn's `log_loss`. It makes the
 # cross-entropy finite for classes that are not in the context.
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).eps)
-# Probability of the predicted class of a model without probabilities.
+# Probability of the predicted class if the model does not predict probabilities.
 CONFIDENCE = 0.99
 
 
 def fit_values(
     model: Any, x: np.ndarray, y: np.ndarray, lengths: np.ndarray, queries: np.ndarray, with_std: bool
 ) -> np.ndarray:
-    """Predictions of numbers by fits on the first `lengths[p]` points.
+    """Return predictions of numbers by fits on the first `lengths[p]` points.
 
     Args:
         model: a regressor.
         x, y: the points, `(N, Dx)` and `(N,)`.
-        lengths: lengths of prefixes, `(P,)`.
+        lengths: prefix lengths, `(P,)`.
         queries: queries for each prefix, `(P, Q, Dx)`.
         with_std: whether the model also predicts standard deviations.
 
     Returns:
-        Means and standard deviations, `(P, Q, 2)`. For length 0, these are 0 and 1, and without `with_std`, standard
+        Means and standard deviations, `(P, Q, 2)`. For length 0, they are 0 and 1. Without `with_std`, all standard
         deviations are 1.
     """
     answers = np.zeros((*queries.shape[:2], 2))
@@ -49,7 +49,7 @@ def fit_values(
                 answers[p, :, 0], answers[p, :, 1] = fitted.predict(queries[p], return_std=True)
             else:
                 answers[p, :, 0] = np.asarray(fitted.predict(queries[p]), dtype=float).reshape(-1)
-    # A Gaussian process without noise has standard deviation 0 at its points.
+    # A Gaussian process without noise predicts a standard deviation of 0 at its points.
     answers[..., 1] = np.maximum(answers[..., 1], 1e-6)
     return answers
 
@@ -57,10 +57,11 @@ def fit_values(
 def fit_classes(
     model: Any, x: np.ndarray, y: np.ndarray, lengths: np.ndarray, queries: np.ndarray, classes: int
 ) -> np.ndarray:
-    """Log-probabilities of classes by fits on the first `lengths[p]` points, `(P, Q, classes)`.
+    """Return log-probabilities of classes by fits on the first `lengths[p]` points, `(P, Q, classes)`.
 
-    The labels of a prefix are numbered from 0 before the fit, as XGBoost requires. If a prefix has one label, the model
-    is not fitted and this label is predicted. For length 0, all classes have the same log-probability, 0.
+    Before the fit, the labels in a prefix are renumbered from 0, as XGBoost requires. If a prefix contains only one
+    label, the model is not fitted and this label is predicted. For length 0, all classes have the unnormalised
+    log-probability 0.
 
     Args:
         model: a classifier.
@@ -84,10 +85,10 @@ def fit_classes(
 
 
 def _fit(model: Any, x: np.ndarray, y: np.ndarray) -> Any:
-    """A fitted copy of the model, since fits may leave traces in it.
+    """Return a fitted copy of the model; the model itself is not fitted, because fits may change its state.
 
-    Nearest neighbours are at most the number of points. If the points are too few for the folds of a search, or a fold
-    lacks a class, the model of the search is fitted with its own settings.
+    The number of nearest neighbours is limited to the number of points. If a search does not have enough points for its
+    folds, or if a fold lacks a class, the model inside the search is fitted with its own settings instead.
     """
     model = copy.deepcopy(model)
     settings = model.get_params(deep=False) if hasattr(model, "get_params") else {}
@@ -104,7 +105,7 @@ def _fit(model: Any, x: np.ndarray, y: np.ndarray) -> Any:
 
 
 def _class_probabilities(fitted: Any, queries: np.ndarray, count: int) -> np.ndarray:
-    """Probabilities of the classes, `(Q, count)`."""
+    """Return the probabilities of the classes, `(Q, count)`."""
     if hasattr(fitted, "predict_proba"):
         return np.asarray(fitted.predict_proba(queries), dtype=float)
     predicted = np.asarray(fitted.predict(queries)).reshape(-1).astype(int)
@@ -113,7 +114,7 @@ def _class_probabilities(fitted: Any, queries: np.ndarray, count: int) -> np.nda
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress warnings and text on stdout, where results are printed."""
+    """Suppress warnings and output to stdout, which is reserved for results."""
     with warnings.catch_warnings(), Path(os.devnull).open("w") as sink, redirect_stdout(sink):
         warnings.simplefilter("ignore")
         yield

@@ -1,9 +1,9 @@
-"""A two-layer ReLU network for each episode and prefix, trained from scratch on the prefix (Garg et al. 2022).
+"""A two-layer ReLU network that is trained from scratch on each prefix of each episode (Garg et al. 2022).
 
-The networks of a group of prefixes are trained together, with one batched product per layer, explicit gradients and
-fused Adam. Deviation from the paper: the loss is the mean over a network's points. The code of Garg et al. also
-averages over the batch of prompts, which divides gradients by the batch size. Because of Adam's epsilon, its
-predictions depend on the batch size.
+The networks for a group of prefixes are trained together, with one batched matrix product per layer, explicit gradients
+and fused Adam. Deviation from the paper: the loss is the mean over the points of one network. The code of Garg et al.
+also averages over the batch of prompts, which divides gradients by the batch size. Because of Adam's epsilon, the
+predictions of that code depend on the batch size.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from iclbench.core.seeds import generator
 from iclbench.core.settings import BaseSettings, PositiveFloat, PositiveInt
 from iclbench.estimators.base import Estimator
 
-# Number of networks that are trained together: enough for the speed of batches, few enough for the processor's cache.
+# Number of networks that are trained together: enough for efficient batches, and few enough for the processor's cache.
 _GROUP_SIZE = 64
 
 Network = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class NetworkSettings(BaseSettings):
-    """Settings of the training with full batches.
+    """Settings of full-batch training.
 
     Attributes:
-        width: width of the hidden layer (default: that of the networks that the task samples).
+        width: width of the hidden layer (default: the width of the networks that the task samples).
         steps: number of steps (50 in the CoQE paper).
         lr: learning rate.
     """
@@ -39,7 +39,7 @@ class NetworkSettings(BaseSettings):
 
 
 class TwoLayerNetwork(Estimator[NetworkSettings]):
-    """A network with one hidden layer, trained by Adam. Initial weights depend only on the prefix length."""
+    """A network with one hidden layer, trained with Adam; initial weights depend on the seed and the prefix length."""
 
     Settings = NetworkSettings
     libraries = ("torch",)
@@ -54,7 +54,7 @@ class TwoLayerNetwork(Estimator[NetworkSettings]):
     ) -> Float[Tensor, "B P Q"]:
         lengths = lengths.expand(len(x), -1)
         answers = queries.new_zeros(queries.shape[:3])
-        # Sorted by length, so that a group needs little padding.
+        # Prefixes are sorted by length, so that groups need little padding.
         order = lengths.flatten().argsort(stable=True)
         order = order[lengths.flatten()[order] > 0]
         for start in range(0, len(order), _GROUP_SIZE):
@@ -70,7 +70,10 @@ class TwoLayerNetwork(Estimator[NetworkSettings]):
         return answers
 
     def initial_weights(self, counts: Int[Tensor, " M"], dim: int) -> Network:
-        """Weights of M networks, uniform in ±1/sqrt(fan-in) as in torch.nn.Linear, one stream per prefix length."""
+        """Return initial weights of M networks, uniform in ±1/sqrt(fan-in) as in torch.nn.Linear.
+
+        Each prefix length has its own random stream.
+        """
         width = self.settings.width or self.facts.hidden_width
         distinct_counts, index = counts.unique(return_inverse=True)
         total = (dim + 2) * width + 1
@@ -85,7 +88,7 @@ class TwoLayerNetwork(Estimator[NetworkSettings]):
 
 
 def forward(network: Network, x: Float[Tensor, "M N Dx"]) -> Float[Tensor, "M N"]:
-    """Outputs of M networks, each for its own inputs."""
+    """Return the outputs of M networks, each for its own inputs."""
     hidden, bias, output, offset = network
     return torch.baddbmm(offset, torch.baddbmm(bias, x, hidden).relu_(), output).squeeze(2)
 
@@ -98,7 +101,7 @@ def train(
     steps: int,
     lr: float,
 ) -> Network:
-    """Train M networks by Adam, each on the mean squared error over its first `counts` points.
+    """Train M networks with Adam, each on the mean squared error over its first `counts` points.
 
     Args:
         network: hidden weights `(M, Dx, H)`, biases `(M, 1, H)`, output weights `(M, H, 1)` and offset `(M, 1, 1)`.
@@ -109,10 +112,10 @@ def train(
         lr: learning rate.
 
     Returns:
-        The trained weights, in the same shapes.
+        The trained weights, in the same shapes as `network`.
     """
     hidden, bias, output, offset = network
-    # The bias is the weight of an input of 1, so that its gradient is part of the product.
+    # The bias is the weight of an additional input that is always 1, so its gradient is part of the matrix product.
     inner = torch.cat([hidden, bias], 1)
     outer, offset = output.clone(), offset.clone()
     adam = torch.optim.Adam([inner, outer, offset], lr=lr, fused=True)
@@ -124,7 +127,7 @@ def train(
         activations = torch.bmm(extended_x, inner).relu_()
         error = torch.baddbmm(offset, activations, outer).sub_(target).mul_(coefficient)
         outer.grad, offset.grad = activations.mT @ error, error.sum(1, keepdim=True)
-        # The gradient of relu is 1 where its output is positive; `activations` is overwritten.
+        # The gradient of ReLU is 1 where its output is positive. `activations` is overwritten.
         hidden_gradient = activations.gt_(0).mul_(error).mul_(outer.mT)
         inner.grad = extended_x.mT @ hidden_gradient
         adam.step()

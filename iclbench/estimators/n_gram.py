@@ -1,4 +1,4 @@
-"""Baselines of token streams: equal probabilities, and n-grams, which count the tokens of the context."""
+"""Baselines for token streams: equal probabilities, and n-gram models, which count the tokens of the context."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NGramSettings(BaseSettings):
     """Settings of n-grams.
 
     Attributes:
-        order: number of last tokens that the next one depends on: 0 for unigrams, 1 for bigrams, 2 for trigrams.
+        order: number of last tokens on which the next token depends: 0 for unigrams, 1 for bigrams, 2 for trigrams.
         smoothing: number that is added to each count; 1 is Laplace's rule of succession.
     """
 
@@ -38,8 +38,10 @@ class NGramSettings(BaseSettings):
 
 
 class NGram(TokenEstimator[NGramSettings]):
-    """The shares of the tokens that followed the last `order` tokens in the context so far, after adding `smoothing` to
-    each count. In a context of `order` tokens or fewer, all tokens are equally likely."""
+    """Smoothed frequencies of the tokens that have followed the last `order` tokens in the context so far.
+
+    If the context has at most `order` tokens, all tokens are equally likely.
+    """
 
     Settings = NGramSettings
     order = "causal"

@@ -1,4 +1,4 @@
-"""Homogeneous Poisson processes with a constant rate. Marks depend on their frequencies or on the last mark."""
+"""Homogeneous Poisson processes; marks are predicted from their frequencies or from the last mark."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from iclbench.estimators.event_estimator import (
     prefix_sums,
 )
 
-# Largest factor between the prior gap and the mean gap of two or more events.
+# Largest ratio between the prior gap and the mean gap of two or more events, in either direction.
 _MAX_FACTOR = 5
 
 
 class Poisson(EventEstimator[EventSettings]):
-    """A Poisson process with the rate of the events so far (`poisson_rates`), and smoothed frequencies of the marks."""
+    """A Poisson process with the rate of the events so far (`poisson_rates`) and smoothed frequencies of the marks."""
 
     Settings = EventSettings
 
@@ -34,10 +34,10 @@ class Poisson(EventEstimator[EventSettings]):
 
 
 class MarkovMarks(Poisson):
-    """The rate of `Poisson`, and marks from the frequencies of transitions from the last mark.
+    """A Poisson process whose marks are predicted from the frequencies of transitions from the last mark.
 
-    Frequencies of transitions are smoothed as in `Poisson`. If no event has followed the last mark so far, all marks
-    are equally likely.
+    These frequencies are smoothed as in `Poisson`. If no event has followed the last mark so far, all marks are equally
+    likely. The rate is as in `Poisson`.
     """
 
     order = "causal"
@@ -54,13 +54,13 @@ class MarkovMarks(Poisson):
 def poisson_rates(
     gaps: Float[Tensor, "B N"], lengths: Int[Tensor, "B P"], first: float, unit: float
 ) -> Float[Tensor, "B P"]:
-    """Rates of Poisson processes given their first n events, the last one at time t: 1 / `first` for n = 0, and
-    (n + 1) / (t + u) for n > 0.
+    """Estimate the rates of Poisson processes from their first n events.
 
-    This is the posterior mean under a Gamma prior of shape 1, which counts as one more event after a gap of u = `unit`.
-    For n > 1, u is clipped to the range from a fifth to five times the mean gap t / n, so that the rate follows the
-    data even if `unit` has the wrong unit of time. For n = 1, u is not clipped, because any rate c / t has an infinite
-    expected loss.
+    With the last event at time t, the rate is 1 / `first` for n = 0 and (n + 1) / (t + u) for n > 0. This is the
+    posterior mean under a Gamma prior with shape 1, which corresponds to one more event after a gap of u = `unit`. For
+    n > 1, u is clipped to the range from a fifth to five times the mean gap t / n, so that the rate follows the data
+    even if `unit` is in the wrong unit of time. For n = 1, u is not clipped, because all rates of the form c / t have
+    an infinite expected loss.
 
     Args:
         gaps: times between events.

@@ -1,8 +1,9 @@
-"""Weight vectors for all prefixes from triangular factors, without a separate solution for each prefix.
+"""Weight vectors for all prefixes from triangular factors, without solving each prefix separately.
 
-The Cholesky factor of a leading block is the leading block of the factor. With X P X' + s I = L L', V = L⁻¹ X P and
-z = L⁻¹ (y - X m), the posterior mean of w after n points, with the prior N(m, P) and noise of variance s, is the
-cumulative sum m + sum over i < n of V_i z_i. For s = 0 and P = I, it is the minimum-norm solution of n <= d equations.
+The Cholesky factor of a leading block of a matrix is the leading block of its Cholesky factor. With the prior N(m, P)
+of w, noise of variance s, X P X' + s I = L L', V = L⁻¹ X P and z = L⁻¹ (y - X m), the posterior mean of w after n
+points is therefore a cumulative sum: m + sum over i < n of V_i z_i. For s = 0, m = 0 and P = I, it is the minimum-norm
+solution of n <= d equations.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-# Rows per factor: small enough for long contexts (n d b operations instead of n³), large enough for few iterations.
+# Number of rows b per factor: small enough for long contexts (n d b operations instead of n³), and large enough for few
+# iterations.
 BLOCK_ROWS = 40
 
 
@@ -21,7 +23,7 @@ def posterior_means(
     precision: Float[Tensor, "B Dx Dx"],
     mean: Float[Tensor, "B Dx"],
 ) -> Float[Tensor, "B N Dx"]:
-    """Bayesian linear regression with unit noise: the posterior mean of w after 1, 2, ..., N points.
+    """Return the posterior mean of Bayesian linear regression with unit noise after 1, 2, ..., N points.
 
     Args:
         x: inputs.
@@ -52,7 +54,7 @@ def posterior_means(
 def minimum_norm(
     x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"], min_squared_sine: float
 ) -> tuple[Float[Tensor, "B N Dx"], Float[Tensor, "B N"], Bool[Tensor, "B N"]]:
-    """The minimum-norm solutions of the first 1, 2, ..., N equations, N <= Dx.
+    """Return the minimum-norm solutions of the first 1, 2, ..., N equations, where N <= Dx.
 
     Returns:
         The solutions; the squared distance of each row from the span of the previous rows; and a mask of the accurate
@@ -63,7 +65,7 @@ def minimum_norm(
     factor, failed_at = torch.linalg.cholesky_ex(gram)
     solved = torch.linalg.solve_triangular(factor, torch.cat([x, y.unsqueeze(-1)], -1), upper=False)
     pivots = factor.diagonal(dim1=1, dim2=2).square()
-    # After the row at which the factorisation failed, the factor has arbitrary entries.
+    # From the row at which the factorisation failed, the entries of the factor are arbitrary.
     rows = torch.arange(1, x.shape[1] + 1, device=x.device)
     is_factored = (failed_at.unsqueeze(1) == 0) | (rows < failed_at.unsqueeze(1))
     is_accurate = (is_factored & (pivots > min_squared_sine * gram.diagonal(dim1=1, dim2=2))).cumprod(1).bool()

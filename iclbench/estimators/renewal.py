@@ -1,4 +1,4 @@
-"""Renewal processes with log-normal gaps, which are independent of each other."""
+"""Renewal processes with independent log-normal gaps."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from iclbench.estimators.event_estimator import (
 
 
 class Renewal(EventEstimator[EventSettings]):
-    """A log-normal fitted to the gaps so far, and smoothed frequencies of the marks.
+    """A log-normal distribution fitted to the gaps so far, and smoothed frequencies of the marks.
 
     With the mean m of n log-gaps and the sum S of their squared distances from m, the logarithm of the next gap is
-    N(m, (1 + 1/n) (S + 3) / (n + 1)) (conjugate prior, Gelman et al. 2013, section 3.3). The last factor is the
-    posterior mean of the variance under an inverse-gamma prior with shape 2 and mean 1.5, with a flat prior on m; the
-    factor 1 + 1/n is for the uncertainty of m. The standard deviation is at least sqrt(3 / n), so that constant gaps
-    have a density. Before the first event, the answer is that for a single gap of the expected length.
+    N(m, (1 + 1/n) (S + 3) / (n + 1)) (conjugate prior, Gelman et al. 2013, section 3.3). The factor (S + 3) / (n + 1)
+    is the posterior mean of the variance under an inverse-gamma prior with shape 2 and mean 1.5 and a flat prior on m.
+    The factor 1 + 1/n accounts for the uncertainty of m. The standard deviation is at least sqrt(3 / n), so the density
+    is finite even if all gaps are equal. Before the first event, the prediction is the same as after a single gap of
+    the expected length.
     """
 
     Settings = EventSettings
@@ -34,7 +35,7 @@ class Renewal(EventEstimator[EventSettings]):
         self, gaps: Float[Tensor, "B N"], marks: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"]
     ) -> LogNormalEvent:
         log_gaps = gaps.log()
-        # Relative to the first gap, because squares of large logarithms would lose half of the digits.
+        # The first log-gap is subtracted, because squares of large logarithms would lose half of the digits.
         origin = log_gaps[:, :1].sum(1, keepdim=True)
         n = lengths.clamp_min(1)
         mean = prefix_sums(log_gaps - origin, lengths) / n

@@ -1,8 +1,8 @@
 """Ridge regression and kernel ridge regression for all prefixes from one triangular factor.
 
-Kernel ridge is the posterior mean of Gaussian process regression. With K + noise I = L L', z = L⁻¹ y and
-U = L⁻¹ k(X, q), the answer to the query q after n points is the cumulative sum over i < n of U_i z_i (Rasmussen and
-Williams 2006, equation 2.25, with nested factors).
+Kernel ridge regression is the posterior mean of Gaussian process regression. With K + noise I = L L', z = L⁻¹ y and
+U = L⁻¹ k(X, q), the answer to the query q after n points is the sum over i < n of U_i z_i (Rasmussen and Williams 2006,
+equation 2.25), because the factor of each prefix is a leading block of L.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from iclbench.estimators.base import Estimator, LinearEstimator
 from iclbench.estimators.least_squares import least_squares
 from iclbench.estimators.recursive import posterior_means
 
-# Smallest penalty relative to the squared length of the longest input; below it, squared condition numbers lose too
-# many digits.
+# Smallest penalty for the triangular factors, relative to the squared length of the longest input. For smaller
+# penalties, squaring the condition number loses too many digits.
 SMALLEST_PENALTY = 1e-9
-# Smallest noise relative to the variance of a kernel.
+# Smallest noise variance, relative to the variance of the kernel.
 SMALLEST_NOISE = 1e-10
 
 
@@ -32,14 +32,15 @@ class RidgeSettings(BaseSettings):
     """Settings of ridge regression.
 
     Attributes:
-        penalty: lambda in |y - Xw|² + lambda |w|², or "noise" for the task's noise-to-signal ratio (Bayes-optimal).
+        penalty: lambda in |y - Xw|² + lambda |w|², or "noise" for the task's noise-to-signal ratio, which is
+            Bayes-optimal.
     """
 
     penalty: NonNegativeFloat | Literal["noise"] = "noise"
 
 
 class Ridge(LinearEstimator[RidgeSettings]):
-    """Ridge regression without intercept. A penalty of 0 gives minimum-norm least squares, the limit."""
+    """Ridge regression without intercept; a penalty of 0 gives its limit, minimum-norm least squares."""
 
     Settings = RidgeSettings
 
@@ -60,8 +61,10 @@ class Ridge(LinearEstimator[RidgeSettings]):
 def _solve_each_prefix(
     x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"], penalty_rows: Float[Tensor, "B Dx Dx"]
 ) -> Float[Tensor, "B N Dx"]:
-    """Least squares on the first 1, 2, ..., N points and on the penalty rows, whose output is 0. A QR decomposition for
-    each prefix is accurate for all scales of inputs."""
+    """Return least-squares solutions for the first 1, 2, ..., N points and the penalty rows, whose output is 0.
+
+    Each prefix has its own QR decomposition, which is accurate for all scales of inputs.
+    """
     solutions = []
     for n in range(1, x.shape[1] + 1):
         all_rows = torch.cat([penalty_rows, x[:, :n]], 1)
@@ -73,10 +76,10 @@ def _solve_each_prefix(
 
 
 class FeatureRidge(Ridge):
-    """Ridge regression on the features of a family whose functions are linear in them.
+    """Ridge regression on the features of a family whose functions are linear in these features.
 
-    With the penalty "noise", it is Bayes-optimal if the weights are from N(0, v I), where v is the family's
-    `weight_variance`.
+    With the penalty "noise", the predictions are Bayes-optimal if the weights are sampled from N(0, v I), where v is
+    the family's `weight_variance`.
     """
 
     def __init__(self, settings: RidgeSettings | None = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
@@ -104,11 +107,11 @@ class FeatureRidge(Ridge):
 
 
 class KernelRidgeSettings(BaseSettings):
-    """An RBF kernel variance * exp(-|a - b|² / (2 lengthscale²)) with observation noise.
+    """Settings of an RBF kernel variance * exp(-|a - b|² / (2 lengthscale²)) with observation noise.
 
     Attributes:
-        lengthscale: a number, or "sqrt-dim" for the square root of the input dimension, which is 1 for one dimension
-            and, up to a factor of sqrt 2, the typical distance between standardised inputs.
+        lengthscale: a number, or "sqrt-dim" for the square root of the input dimension. The latter is 1 in one
+            dimension and, up to a factor of sqrt 2, the typical distance between standardised inputs.
         variance: variance of the kernel.
         noise: variance of the observation noise; at least 1e-10 times `variance` is used.
     """
@@ -119,7 +122,7 @@ class KernelRidgeSettings(BaseSettings):
 
 
 class KernelRidge(Estimator[KernelRidgeSettings]):
-    """Gaussian process regression with prior mean 0 and fixed settings (the marginal likelihood is not maximised)."""
+    """Gaussian process regression with prior mean 0 and a fixed kernel; the marginal likelihood is not maximised."""
 
     Settings = KernelRidgeSettings
     episodes_at_once = 16
@@ -132,7 +135,7 @@ class KernelRidge(Estimator[KernelRidgeSettings]):
         queries: Float[Tensor, "B P Q Dx"],
     ) -> Float[Tensor, "B P Q"]:
         covariance = self.kernel(x, x)
-        # Smaller noise would be lost to rounding, and the kernel matrix of close points would be singular.
+        # Smaller noise would be lost to rounding, so the kernel matrix of close points would be singular.
         covariance.diagonal(dim1=1, dim2=2).add_(max(self.settings.noise, SMALLEST_NOISE * self.settings.variance))
         factor = torch.linalg.cholesky(covariance)
         cross = self.kernel(x, queries.flatten(1, 2))

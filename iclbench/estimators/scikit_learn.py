@@ -1,7 +1,8 @@
-"""Classes with scikit-learn's interface (`fit`, `predict`, `predict_proba`) as estimators.
+"""Estimators from classes with scikit-learn's interface (`fit`, `predict`, `predict_proba`).
 
-A card or `--baseline` names the class, `package.module:Class`. The settings of the card are the arguments of its
-constructor. A table with the key `class` is an object: in
+A card or `--baseline` names the class as `package.module:Class`. The settings of the card are the arguments of its
+constructor. A table with the key `class` in these settings becomes an object. In this example, `XGBRegressor` is fitted
+to each context with the best settings of a grid search:
 
     estimator = "sklearn.model_selection:GridSearchCV"
 
@@ -9,8 +10,7 @@ constructor. A table with the key `class` is an object: in
     estimator = { class = "xgboost:XGBRegressor", n_estimators = 50 }
     param_grid = { max_depth = [2, 4], learning_rate = [0.1, 0.3] }
 
-the class is fitted with the best settings of a search in every context. A class without a setting for the seed or for
-the number of threads gets those of the evaluation: `random_state`, and one thread.
+If the card does not set them, `random_state` is the seed of the evaluation, and the number of threads is one.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from iclbench.estimators.library_fits import fit_classes, fit_values
 from iclbench.estimators.workers import map_episodes
 from iclbench.registry import Entry
 
-# The key of a table that is an object.
+# The key that marks a table as an object.
 _CLASS = "class"
-# Arguments of constructors that are set unless the card sets them: one thread, and neither files nor text.
+# Default arguments of constructors, which the card can override: use one thread, and do not write files.
 _FIXED_ARGUMENTS = {"n_jobs": 1, "thread_count": 1, "allow_writing_files": False}
 
 
 class ModelSettings(BaseSettings):
-    """The arguments of a constructor, which the class checks."""
+    """The arguments of a constructor, which the class itself validates."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -61,12 +61,12 @@ class ScikitLearn(FittedPredictor[ModelSettings], abstract=True):
 
     Attributes:
         model_class: the class.
-        target: its name, `package.module:Class`.
-        distribution: the installed package of the class, whose version identifies its code; empty for a module of the
-            user, which is identified by its source.
+        target: name of the class, `package.module:Class`.
+        distribution: the installed package that contains the class; its version identifies the code. Empty for a user's
+            own module, which is identified by its source.
 
     Raises:
-        UsageError: the class has no such argument, or the points of the task are not rows of features.
+        UsageError: the class does not accept a setting, or the points of the task are not rows of features.
     """
 
     Settings = ModelSettings
@@ -82,7 +82,7 @@ class ScikitLearn(FittedPredictor[ModelSettings], abstract=True):
             points = "images" if family.x_shape is not None else "elements of a stream"
             raise UsageError(f"'{self.target}' needs rows of features; this task has {points}", code="not-applicable")
         self.model = _built(self.model_class, self.target, self.settings.model_dump(), seed)
-        if len(self.heads) > 1:  # known only with the settings, as for a search
+        if len(self.heads) > 1:  # the head depends on the settings, for example on the model inside a search
             self.heads = _heads(_kind(self.model), self.model)  # type: ignore[misc]
 
     def _predict_prefixes(
@@ -111,14 +111,17 @@ class ScikitLearn(FittedPredictor[ModelSettings], abstract=True):
         if is_classifier != has_labels:
             predicted, required = ("class labels", "numbers") if is_classifier else ("numbers", "class labels")
             raise UsageError(
-                f"'{self.target}' predicts {predicted}; this task asks for {required}", code="not-applicable"
+                f"'{self.target}' predicts {predicted}; this task requires {required}", code="not-applicable"
             )
 
     def _fit(
         self, function: Any, x: np.ndarray, y: np.ndarray, lengths: np.ndarray, queries: np.ndarray, option: Any
     ) -> np.ndarray:
-        """The answers of all episodes. The second fit is timed, since the first one imports modules, and the others are
-        computed in worker processes if they take long."""
+        """Return the answers of all episodes.
+
+        If the remaining episodes are expected to take long, they run in worker processes. The expected time is that of
+        the second episode, because the first one also imports modules.
+        """
         jobs = [(self.model, *episode, option) for episode in zip(x, y, lengths, queries, strict=True)]
         answers = [function(*job) for job in jobs[:1]]
         start = time.perf_counter()
@@ -132,11 +135,11 @@ class ScikitLearn(FittedPredictor[ModelSettings], abstract=True):
 
 @cache
 def as_estimator(cls: type, target: str) -> type:
-    """The estimator of a class with scikit-learn's interface; any other class unchanged.
+    """Wrap a class with scikit-learn's interface as an estimator, and return any other class unchanged.
 
     Args:
         cls: the class.
-        target: its name, `package.module:Class`.
+        target: name of the class, `package.module:Class`.
     """
     if not isinstance(cls, type) or issubclass(cls, FittedPredictor) or not _has_interface(cls):
         return cls
@@ -154,7 +157,7 @@ def as_estimator(cls: type, target: str) -> type:
 
 
 def _heads(kind: str, model: Any) -> tuple[str, ...]:
-    """The heads of a class or a model of this kind; all that are possible if it is not known."""
+    """Return the heads of a class or model of this kind; all possible heads if the kind is unknown."""
     if kind == "regressor":
         return ("gaussian",) if _predicts_std(model) else ("point",)
     return ("categorical",) if kind == "classifier" else ("point", "categorical")
@@ -165,13 +168,13 @@ def _has_interface(cls: type) -> bool:
 
 
 def _kind(model: Any) -> str:
-    """ "classifier" or "regressor", for a class or a model; empty for a class that wraps either, like a search."""
+    """Return "classifier" or "regressor" for a class or model; empty for classes that wrap either, such as searches."""
     from sklearn.base import ClassifierMixin, MetaEstimatorMixin, RegressorMixin, is_classifier
 
     if not isinstance(model, type):
         try:
             return "classifier" if is_classifier(model) else "regressor"
-        except (AttributeError, TypeError):  # a class that does not inherit from those of scikit-learn
+        except (AttributeError, TypeError):  # the class does not inherit from scikit-learn's base classes
             return _kind(type(model))
     if issubclass(model, ClassifierMixin):
         return "classifier"
@@ -194,7 +197,10 @@ def _predicts_std(model: Any) -> bool:
 
 
 def _distribution(cls: type) -> str:
-    """The name of the installed package of a class; empty for a module of the user or an editable installation."""
+    """Return the name of the installed package that contains a class.
+
+    The name is empty for a user's own module or an editable installation.
+    """
     module = sys.modules[cls.__module__]
     file = getattr(module, "__file__", None) or getattr(sys.modules[cls.__module__.partition(".")[0]], "__file__", "")
     if not {"site-packages", "dist-packages"} & {*Path(file or "").parts}:
@@ -203,7 +209,7 @@ def _distribution(cls: type) -> str:
 
 
 def _built(cls: type, target: str, settings: Mapping[str, Any], seed: int) -> Any:
-    """The model with these settings; arguments for the seed and the number of threads are added."""
+    """Create the model with these settings and with the default arguments for the seed and the number of threads."""
     names, has_others = _argument_names(cls)
     arguments = {key: _value(value, seed) for key, value in settings.items()}
     if not has_others:
@@ -212,7 +218,7 @@ def _built(cls: type, target: str, settings: Mapping[str, Any], seed: int) -> An
                 unknown = UnknownNameError("setting", key, names)
                 raise UsageError(f"'{target}': {unknown}", code=unknown.code)
     additions = {key: value for key, value in (_FIXED_ARGUMENTS | {"random_state": seed}).items() if key in names}
-    if "thread_count" in names:  # CatBoost prints its progress
+    if "thread_count" in names:  # the class is from CatBoost, which prints its progress by default
         additions.update(verbose=False)
         additions.pop("n_jobs", None)
     try:
@@ -222,7 +228,7 @@ def _built(cls: type, target: str, settings: Mapping[str, Any], seed: int) -> An
 
 
 def _value(value: Any, seed: int) -> Any:
-    """A setting with its objects."""
+    """Return a setting with each table that has the key `class` replaced by an object."""
     if isinstance(value, list | tuple):
         return [_value(item, seed) for item in value]
     if not isinstance(value, Mapping):
@@ -236,7 +242,7 @@ def _value(value: Any, seed: int) -> Any:
 
 
 def _argument_names(cls: type) -> tuple[list[str], bool]:
-    """The arguments of a constructor, and whether it takes others."""
+    """Return the names of a constructor's arguments, and whether it accepts arguments with other names."""
     parameters = inspect.signature(cls).parameters.values()
     has_others = any(p.kind == p.VAR_KEYWORD for p in parameters)
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]

@@ -1,9 +1,9 @@
 """The posterior mean of a sparse linear function, averaged over all supports.
 
-Given a support of s of the d weights, the problem is Bayesian regression on s inputs, whose posterior is updated with
-each point. The densities of the labels given the previous labels are the evidence for the support (Mitchell and
-Beauchamp 1988, Bayesian variable selection in linear regression, with a known number of non-zero weights). The result
-is exact, and the time is proportional to the number of supports.
+Given the support, s of the d weights, the problem is Bayesian regression on s inputs, whose posterior is updated with
+each point. The product of the densities of the labels, each given the previous labels, is the evidence for the support
+(Mitchell and Beauchamp 1988, Bayesian variable selection in linear regression, with a known number of non-zero
+weights). The result is exact, and the time is proportional to the number of supports.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from iclbench.core.settings import NoSettings
 from iclbench.core.task import TaskFacts
 from iclbench.estimators.base import LinearEstimator
 
-# Largest number of entries of an episode's covariances: 10,260 for 3 of 20 weights, 387,600 for 5 of 20.
+# Largest total size of the covariance matrices of an episode: 10,260 for 3 of 20 weights, 387,600 for 5 of 20.
 MAX_ENTRIES = 400_000
-# Smallest standard deviation of the noise, relative to that of a weight. It is assumed for labels without noise. It is
-# above the rounding of float32, and small enough to exclude a support by the first label that it cannot explain.
+# Smallest standard deviation of the noise, relative to the standard deviation of a weight; labels without noise are
+# assumed to have this noise. It is larger than rounding errors of float32, and small enough that the first label that a
+# support cannot explain excludes this support.
 MIN_NOISE = 1e-5
 
 
 class SpikeAndSlab(LinearEstimator[NoSettings]):
-    """Bayes-optimal for a uniform prior over supports of the known size and weights from N(0, v), with or without
-    noise."""
+    """Bayesian regression with a spike-and-slab prior: supports of known size are equally likely, weights are N(0, v).
+
+    The predictions are Bayes-optimal under this prior, with or without noise.
+    """
 
     episodes_at_once = 16
 

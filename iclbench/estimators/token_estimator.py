@@ -1,6 +1,6 @@
-"""Base class of estimators of tokens, which read a stream of tokens without inputs and predict the next one.
+"""Base class of estimators for token streams, which predict the next token from the tokens before it.
 
-The base class handles masks, prefixes and queries. A method implements one function, `log_probabilities`.
+The base class handles masks, prefixes and queries. A subclass implements one function, `log_probabilities`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from iclbench.core.settings import BaseSettings
 from iclbench.core.tokens import check_tokens
 from iclbench.estimators.base import FittedPredictor, move_valid_first, slices
 
-# Number of array entries per batch of episodes, which limits memory and fits into the processor's cache.
+# Number of array entries per batch of episodes. It limits the use of memory and fits into the processor's cache.
 _MAX_ENTRIES = 1_000_000
 
 _Settings = TypeVar("_Settings", bound=BaseSettings)
@@ -34,7 +34,7 @@ class TokenEstimator(FittedPredictor[_Settings], abstract=True):
     def log_probabilities(
         self, tokens: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"], classes: int
     ) -> Float[Tensor, "B P K"]:
-        """Log-probabilities of the next token, in float64, after each prefix of `lengths` tokens (0 to N).
+        """Return log-probabilities of the next token, in float64, after each prefix of `lengths` tokens (0 to N).
 
         Tokens after the end of an episode are 0.
         """

@@ -1,8 +1,8 @@
 """Greedy regression trees (scikit-learn) and gradient-boosted trees (XGBoost), fitted for each episode and prefix.
 
-Each prefix has its own fit, so the answers equal those of the library. For up to 128 points, compiled loops give
-bitwise the same answers and are many times faster, because the libraries spend most of their time on argument checks.
-Each fit uses one thread.
+Each prefix has its own fit, so the answers are the same as with the library. For up to 128 points, compiled loops give
+bitwise identical answers and are many times faster, because the libraries spend most of their time on checking
+arguments. Each fit uses one thread.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from iclbench.estimators.workers import fit_prefixes, map_episodes, map_in_threa
 
 log = logging.getLogger("iclbench")
 
-# Largest number of points for compiled loops. On more points, XGBoost bins values, and the libraries are as fast.
+# Largest number of points for compiled loops. For more points, XGBoost bins values, and the libraries are as fast.
 MAX_COMPILED_POINTS = 128
 
 # Number of episodes per call of compiled code, which Ctrl-C cannot interrupt.
 _EPISODES_PER_CALL = 16
 
-# A compiled method: from x `(B, N, Dx)`, y `(B, N)`, the points sorted by each coordinate, the lengths `(B, P)` (0: no
-# fit) and the queries `(B, P, Q, Dx)`, it computes answers `(B, P, Q)`, with NaN for fits that need the library.
+# A compiled method computes answers `(B, P, Q)`, with NaN for fits that need the library. Its arguments are x
+# `(B, N, Dx)`, y `(B, N)`, the indices of the points sorted by each coordinate, the lengths `(B, P)` (0: no fit) and
+# the queries `(B, P, Q, Dx)`.
 CompiledMethod = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -41,13 +42,14 @@ _Settings = TypeVar("_Settings", bound="TreeSettings | BoostingSettings")
 
 
 class LibraryEstimator(Estimator[_Settings], abstract=True):
-    """A method of a library with `fit` and `predict`.
+    """A method from a library with `fit` and `predict`.
 
-    The order is "causal", because rounding errors that depend on the order of the points decide between splits of equal
-    gain.
+    The order is "causal", because rounding errors depend on the order of the points and decide between splits with
+    equal gains.
 
     Attributes:
-        seconds_per_fit: approximate time of one fit of the library, which decides whether worker processes are started.
+        seconds_per_fit: approximate time of one fit with the library, which decides whether worker processes are
+            started.
     """
 
     order = "causal"
@@ -57,18 +59,18 @@ class LibraryEstimator(Estimator[_Settings], abstract=True):
 
     @abstractmethod
     def model(self) -> Any:
-        """An unfitted model of the library."""
+        """Return an unfitted model of the library."""
 
     @abstractmethod
     def compiled_method(self) -> CompiledMethod | None:
-        """The compiled method; None if there is none for these settings.
+        """Return the compiled method; None if these settings do not have a compiled method.
 
         Raises:
-            ImportError: numba is not installed or not compatible with the version of NumPy.
+            ImportError: numba is not installed, or is not compatible with the installed version of NumPy.
         """
 
     def features(self, x: Float[Tensor, "*shape Dx"]) -> Float[Tensor, "*shape Dx"]:
-        """The inputs of the library's model."""
+        """Return the inputs of the model, computed from x."""
         return x
 
     def answer(
@@ -82,12 +84,12 @@ class LibraryEstimator(Estimator[_Settings], abstract=True):
         inputs, outputs, fit_lengths, query_arrays = (np.ascontiguousarray(t.cpu().numpy()) for t in tensors)
         answers = np.zeros(query_arrays.shape[:3])
         method = self._available_compiled_method()
-        # The library rejects infinite values and NaN, or treats them as missing.
+        # Infinite values and NaN are left to the library, which rejects them or treats them as missing.
         if method is not None and all(np.isfinite(array).all() for array in (inputs, outputs, query_arrays)):
             small_lengths = np.where(fit_lengths <= MAX_COMPILED_POINTS, fit_lengths, 0)
             try:
                 answers = answer_compiled(method, inputs, outputs, small_lengths, query_arrays)
-            except OSError as error:  # from the folder with the cached machine code
+            except OSError as error:  # the folder with the cached machine code cannot be read or written
                 _warn_once(str(error))
                 answers[small_lengths > 0] = np.nan
             unanswered = (fit_lengths > MAX_COMPILED_POINTS) | np.isnan(answers).any(2)
@@ -117,7 +119,7 @@ def _warn_once(reason: str) -> None:
 def answer_compiled(
     method: CompiledMethod, x: np.ndarray, y: np.ndarray, lengths: np.ndarray, queries: np.ndarray
 ) -> np.ndarray:
-    """Answers `(B, P, Q)` of a compiled method, in float64, some episodes at a time."""
+    """Return the answers `(B, P, Q)` of a compiled method in float64, computed in chunks of episodes."""
     longest = int(lengths.max(initial=0))
     x, y = x[:, :longest], y[:, :longest]
     order = np.argsort(x, axis=1, kind="stable")
@@ -138,7 +140,8 @@ class TreeSettings(BaseSettings):
     Attributes:
         max_depth: largest depth (default: unlimited).
         random_state: seed of the order in which coordinates are tried.
-        backend: "auto" uses compiled loops on up to 128 points, with the same answers; "library" does not.
+        backend: "auto" uses compiled loops for up to 128 points, which give the same answers as the library; "library"
+            always uses the library.
     """
 
     max_depth: PositiveInt | None = None
@@ -181,15 +184,16 @@ def _answer_by_trees(
 
 
 class BoostingSettings(BaseSettings):
-    """Settings of XGBoost; those that are not given have the library's defaults.
+    """Settings of XGBoost; settings that are not given have the library's defaults.
 
-    `tree_method`, `max_bin`, `reg_lambda` and `min_child_weight` are the library's defaults, pinned here: on few
-    points, `exact` predicts most queries differently. The base score is the mean of the outputs.
+    `tree_method`, `max_bin`, `reg_lambda` and `min_child_weight` are pinned to the library's defaults, because they
+    affect the answers: with few points, the method `exact` answers most queries differently. The base score is the mean
+    of the outputs.
 
     Attributes:
         sign: whether the features are sign(x), for functions with thresholds at 0.
-        backend: "auto" uses compiled loops on up to 128 points, with the same answers, if the four pinned settings have
-            their defaults; "library" does not.
+        backend: "auto" uses compiled loops for up to 128 points if the four pinned settings have their defaults; the
+            answers are the same as with the library. "library" always uses the library.
     """
 
     n_estimators: PositiveInt | None = None

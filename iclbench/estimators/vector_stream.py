@@ -1,4 +1,4 @@
-"""Base class of estimators of streams of vectors, whose elements have no inputs.
+"""Base class of estimators for streams of vectors, whose elements have no inputs.
 
 The base class raises an error on other tasks. Each output dimension is predicted from its own earlier values.
 """
@@ -20,7 +20,7 @@ _Settings = TypeVar("_Settings", bound=BaseSettings)
 
 
 class VectorStreamEstimator(Estimator[_Settings], abstract=True):
-    """A method that predicts the next vector of a stream; before the first, it predicts 0."""
+    """A method that predicts the next vector of a stream; for an empty context, it predicts 0."""
 
     order = "causal"
     reads_streams = True
@@ -32,7 +32,7 @@ class VectorStreamEstimator(Estimator[_Settings], abstract=True):
         if self.facts.marks is not None:
             task = "has events"
         elif not points.y.is_floating_point():
-            task = "asks for class labels"
+            task = "requires class labels"
         elif points.x.shape[-1]:
             task = "has inputs"
         else:

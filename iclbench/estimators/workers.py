@@ -1,8 +1,8 @@
-"""Parallel calls of a function for many episodes: in processes for libraries, in threads for compiled loops.
+"""Parallel calls of a function for many episodes: in processes for libraries, and in threads for compiled loops.
 
-Small jobs run in this process, and so do jobs whose worker processes die (killed, out of memory). The answers are the
-same. `ICLBENCH_WORKERS` sets the number of processes or threads; with 1, jobs run in this process and thread. This
-module does not import torch, because worker processes import only a small part of the package.
+Jobs run in this process if they are small, or if worker processes die, for example because memory is insufficient. The
+answers are always the same. `ICLBENCH_WORKERS` sets the number of processes or threads; with 1, all jobs run in this
+process and thread. This module does not import torch, because worker processes import only a small part of the package.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ log = logging.getLogger("iclbench")
 
 _Answer = TypeVar("_Answer")
 
-# Smallest estimated time for which worker processes are started, which takes some seconds.
+# Smallest estimated time in seconds for which worker processes are started; starting them takes several seconds.
 _MIN_SECONDS = 15.0
 
 
 def map_episodes(function: Callable[..., _Answer], jobs: Sequence[tuple[Any, ...]], seconds: float) -> list[_Answer]:
-    """`[function(*job) for job in jobs]`, in worker processes if the estimated time, `seconds`, is long enough."""
+    """Return `[function(*job) for job in jobs]`, computed in worker processes if `seconds`, the estimate, is large."""
     workers = min(_worker_count(), len(jobs))
     if workers > 1 and seconds > _MIN_SECONDS:
         from concurrent.futures import BrokenExecutor
@@ -33,7 +33,7 @@ def map_episodes(function: Callable[..., _Answer], jobs: Sequence[tuple[Any, ...
         from joblib import Parallel, delayed, parallel_config
 
         try:
-            # One thread per process: for fits this small, more threads are many times slower.
+            # Each process uses one thread, because more threads make such small fits many times slower.
             with parallel_config("loky", inner_max_num_threads=1):
                 return list(Parallel(n_jobs=workers)(delayed(function)(*job) for job in jobs))
         except (BrokenExecutor, OSError) as error:
@@ -42,7 +42,7 @@ def map_episodes(function: Callable[..., _Answer], jobs: Sequence[tuple[Any, ...
 
 
 def map_in_threads(function: Callable[[slice], _Answer], chunks: Sequence[slice]) -> list[_Answer]:
-    """`[function(chunk) for chunk in chunks]` in threads, for functions that release the GIL."""
+    """Return `[function(chunk) for chunk in chunks]`, computed in threads, for functions that release the GIL."""
     workers = min(_worker_count(), len(chunks))
     if workers <= 1:
         return [function(chunk) for chunk in chunks]
@@ -58,7 +58,10 @@ def map_in_threads(function: Callable[[slice], _Answer], chunks: Sequence[slice]
 
 
 def fit_prefixes(model: Any, x: np.ndarray, y: np.ndarray, lengths: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    """Fit `model` on each prefix of one episode; `queries` `(P, Q, Dx)` -> answers `(P, Q)`, 0 for length 0."""
+    """Fit `model` to each prefix of one episode, and return its answers `(P, Q)` to `queries` `(P, Q, Dx)`.
+
+    Answers for length 0 are 0.
+    """
     answers = np.zeros(queries.shape[:2])
     for p, n in enumerate(lengths):
         if n > 0:
