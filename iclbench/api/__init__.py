@@ -1,4 +1,4 @@
-"""The Python API. `iclbench` exports its names, and the commands are built on it."""
+"""The Python API. The package `iclbench` exports its names, and the commands use it."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""A function for every architecture of iclbench, named like its class: `Mamba(task, layers=4)`."""
+"""One function per architecture of iclbench, with the name of its class: `Mamba(task, layers=4)`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iclbench.backbones.base import Backbone
 from iclbench.core.guard import guarded
 from iclbench.registry import BACKBONES
 
-# The task and its head in the doctest of each function. Event models need an event task.
+# The task and the head in the doctest of each function. Event models need a task with events.
 _EXAMPLE = ("gp-mixture", "gaussian")
 _EVENT_EXAMPLE = ("point-process", "event")
 _EVENT_MODELS = ("cmhp", "thp")

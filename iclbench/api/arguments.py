@@ -1,4 +1,4 @@
-"""Checks of the arguments of the API. Each check returns the converted value, or raises an error with advice."""
+"""Checks of API arguments. Each check returns the converted value, or raises an error with advice."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from iclbench.core.errors import UsageError
 
-# `_MAX_NUMBER` is more than any machine can handle. `_MAX_SEED` is the maximum of `RunConfig.seed`.
+# `_MAX_NUMBER` is larger than any size that a machine can handle. `_MAX_SEED` is the maximum of `RunConfig.seed`.
 _MAX_NUMBER = 1_000_000_000
 _MAX_SEED = 2**63 - 1
 
 
 def brief_repr(value: Any) -> str:
-    """A value for a message: its `repr` on one line, or its type if the `repr` is long.
+    """Format a value for a message: its `repr` on one line, or its type if the `repr` is long.
 
     >>> brief_repr(2.5), brief_repr([0] * 99)
     ('2.5', 'a list')
@@ -26,10 +26,10 @@ def brief_repr(value: Any) -> str:
 
 
 def integer(name: str, value: Any, minimum: int = 1, maximum: int = _MAX_NUMBER) -> int:
-    """An integer of Python or NumPy. Booleans are not integers.
+    """Return a Python or NumPy integer as an `int`. Booleans are not accepted.
 
     Raises:
-        UsageError: the value is not an integer, or it is out of range.
+        UsageError: the value is not an integer, or is out of range.
 
     >>> import numpy as np
     >>> integer("steps", np.int64(3))
@@ -45,19 +45,19 @@ def integer(name: str, value: Any, minimum: int = 1, maximum: int = _MAX_NUMBER)
 
 
 def seed(value: Any) -> int:
-    """A seed, in the range of the seeds of runs; raises `UsageError` for anything else."""
+    """Return a seed in the range that runs allow; raise `UsageError` for any other value."""
     return integer("seed", value, 0, _MAX_SEED)
 
 
 def text(name: str, value: Any) -> str:
-    """A string; raises `UsageError` for anything else."""
+    """Return a string; raise `UsageError` for any other value."""
     if not isinstance(value, str):
         raise _bad_value(name, "a string", value)
     return value
 
 
 def names(name: str, value: Any) -> list[str]:
-    """One name or several; raises `UsageError` for anything else."""
+    """Return one or several names as a list; raise `UsageError` for any other value."""
     if isinstance(value, str):
         return [value]
     items = list(value) if isinstance(value, Iterable) else [value]
@@ -67,14 +67,14 @@ def names(name: str, value: Any) -> list[str]:
 
 
 def folder(name: str, value: Any) -> Path:
-    """A path; raises `UsageError` for anything else."""
+    """Return a path; raise `UsageError` for any other value."""
     if not isinstance(value, str | os.PathLike):
         raise _bad_value(name, "a path", value)
     return Path(value)
 
 
 def settings(name: str, value: Any) -> dict[str, Any]:
-    """Settings by name as in cards: NumPy numbers become Python numbers, tuples become lists.
+    """Return settings by name, with values as in cards: NumPy numbers become Python numbers, and tuples become lists.
 
     Raises:
         UsageError: the value is not a mapping.
@@ -99,5 +99,5 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    # A NumPy or torch scalar.
+    # NumPy and torch scalars become Python numbers.
     return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value

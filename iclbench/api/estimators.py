@@ -1,4 +1,4 @@
-"""Trained runs as scikit-learn estimators: `fit` stores the context, `predict` is one forward pass."""
+"""Trained runs as scikit-learn estimators: `fit` stores the context, and `predict` is a forward pass of the model."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from iclbench.store.shipped import TABLE_RUNS, shipped_run
 
 
 class ContextSizeWarning(UserWarning):
-    """The training set has more rows or columns than the run reads at once, so predictions are means over random
-    selections."""
+    """The training set has more rows or columns than the model reads at once, so predictions are averaged over random
+    selections of them."""
 
 
 class _InContext(BaseEstimator):
-    """Base class of both estimators: the run, the encoding of columns, and the context.
+    """Base class of both estimators, which loads the run, encodes the columns and stores the context.
 
-    The columns of a data frame may have numbers, truth values, dates, categories, text and missing values
-    (`iclbench.families.tabular.encoder`). They are standardised with the mean and variance of the training set, since
-    runs are trained on inputs of mean 0 and variance 1. If there are fewer columns than in training, the missing ones
-    are 0. From more rows or columns than the run reads at once, random ones are selected several times, and predictions
-    are averaged (`iclbench.api.table_model`).
+    The columns of a data frame may contain numbers, booleans, dates, categories, text and missing values
+    (`iclbench.families.tabular.encoder`). They are standardised with the mean and variance of the training set, because
+    runs are trained on inputs with mean 0 and variance 1. If there are fewer columns than in training, the missing
+    columns are 0. If there are more rows or columns than the model reads at once, several random selections of them are
+    made, and their predictions are averaged (`iclbench.api.table_model`).
     """
 
     target_kind: ClassVar[TargetKind]
@@ -73,20 +73,21 @@ class _InContext(BaseEstimator):
         run = shipped_run(name)
         if run is None:
             raise UsageError(
-                f"the package has no run '{name}'; train a run on a task with features and name it (iclbench predict "
-                f"RUN, or {type(self).__name__}(run=...))",
+                f"the package has no run '{name}'; train a run on a task with features and pass its name (iclbench "
+                f"predict RUN, or {type(self).__name__}(run=...))",
                 code="missing-file",
             )
         return load(run, device=self.device)
 
     def _validated(self, X: Any, y: Any, **checks: Any) -> tuple[pd.DataFrame, np.ndarray]:
-        """The training set as a data frame and its targets, after the checks of scikit-learn."""
+        """Return the training set as a data frame, and its targets, after scikit-learn's checks."""
         for name, number in (("n_contexts", self.n_contexts), ("n_permutations", self.n_permutations)):
             if not (_is_positive(number) or (name == "n_permutations" and number is None)):
                 raise ValueError(f"{name}={number!r}: expected a whole number of at least 1")
         self.columns_ = columns_of(X)
         if self.columns_:
-            if y is not None:  # the next line has the error; it comes last, because it stores the names
+            # If y is None, the second call raises the error. It comes last, because it stores the names of the columns.
+            if y is not None:
                 y = validate_data(self, y=y, **checks)
             validate_data(self, X, y, skip_check_array=True)
             check_consistent_length(X, y)
@@ -95,19 +96,19 @@ class _InContext(BaseEstimator):
         return _frame(X), y
 
     def _encoded(self, frame: pd.DataFrame) -> np.ndarray:
-        """Load the run, and encode the training set."""
+        """Load the run, and return the encoded training set."""
         self.trained_ = self._load_run()
         shape, run = self.trained_.model.shape, self.trained_.run
         if shape.inputs != "features":
             functions = {"images": "icl.predict", "events": "icl.next_event"}
             function_call = f"{functions.get(shape.inputs, 'icl.next_element')}(run, ...)"
             raise ValueError(f"run '{run.name}' reads {shape.inputs}, not rows of features; use {function_call}")
-        # Without names, a column that counts the rows may be an input, such as a time.
+        # In arrays without column names, a column that counts the rows may be an input, such as a time.
         self.encoder_ = TableEncoder(drop_index=bool(self.columns_)).fit(frame)
         return self.encoder_.transform(frame)
 
     def _store_context(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Store the context, and draw its rows and columns."""
+        """Store the context, and select its rows and columns."""
         self.model_ = TableModel(
             self.trained_,
             x,
@@ -127,7 +128,7 @@ class _InContext(BaseEstimator):
             warnings.warn(
                 f"run '{self.trained_.run.name}': {'; '.join(self.remarks_)}{advice}",
                 ContextSizeWarning,
-                stacklevel=4,  # the caller of `fit`, which is inside the guard
+                stacklevel=4,  # the warning points at the call of `fit`
             )
 
     def _queries(self, X: Any) -> np.ndarray:
@@ -142,10 +143,10 @@ class _InContext(BaseEstimator):
 
 
 def _frame(X: Any) -> pd.DataFrame:
-    """A data frame or an array as a data frame of pandas."""
+    """Convert an array or a data frame of any library to a pandas data frame."""
     if isinstance(X, pd.DataFrame):
         return X
-    names = columns_of(X)  # of a data frame of another library
+    names = columns_of(X)  # X may be a data frame of another library
     return pd.DataFrame({name: list(X[name]) for name in names}) if names else pd.DataFrame(X)
 
 
@@ -154,29 +155,29 @@ def _is_positive(number: Any) -> bool:
 
 
 class InContextRegressor(RegressorMixin, _InContext):
-    """A trained run as a regressor. Targets are standardised to the spread of the training tasks, and predictions are
-    converted back.
+    """A trained run as a scikit-learn regressor.
 
-    Predictions do not depend on the unit or the origin of the targets: with targets `c * y + b` and c > 0 they are
-    `c * predict(X) + b`. For a constant target or a single row, the prediction is therefore this value with a standard
-    deviation of 0.
+    Targets are scaled to the spread of the outputs in training, and predictions are converted back. Predictions
+    therefore do not depend on the unit or the origin of the targets: for targets `c * y + b` with c > 0, they are
+    `c * predict(X) + b`. If all targets are equal, or if there is only one row, the prediction is the value of the
+    target with a standard deviation of 0.
 
     Args:
-        run: a finished run of a regression task (`icl.train`, `icl.load`), its name or its folder (default:
+        run: a finished run of a regression task (`icl.train`, `icl.load`), its name or its folder (default: the run
             `reference/cells-regression` of the package).
         results: results folder of a run that is given by name.
-        n_contexts: number of random selections of rows to average over, if there are more than the run reads at once: a
-            causal model as many as in training, a set model up to 1,000.
+        n_contexts: number of random selections of rows to average over if there are more rows than the model reads at
+            once. A causal model reads as many rows as in training, a set model up to 1,000.
         n_permutations: number of orders of the rows to average over (default: 4 for a causal model, 1 for a set model).
         random_state: seed or generator of the selections and orders.
         device: device of the model.
 
     Raises:
-        ValueError: the run predicts classes or several outputs, or reads images or events.
-        UsageError: no run is given, and the package has none.
+        ValueError: the run predicts classes or several outputs, or does not read rows of features.
+        UsageError: no run is given, and the package does not contain the default run.
 
     Warns:
-        ContextSizeWarning: X has more rows or columns than the run reads at once.
+        ContextSizeWarning: X has more rows or columns than the model reads at once.
 
     >>> from tempfile import TemporaryDirectory
     >>> from iclbench.api.tasks import task
@@ -191,7 +192,7 @@ class InContextRegressor(RegressorMixin, _InContext):
 
     @guarded
     def fit(self, X: Any, y: Any) -> InContextRegressor:
-        """Store a training set, `(N, features)` and `(N,)`, as the context. No weight changes."""
+        """Store a training set, `(N, features)` and `(N,)`, as the context; the weights do not change."""
         frame, y = self._validated(X, y, y_numeric=True)
         x, shape = self._encoded(frame), self.trained_.model.shape
         if shape.classes is not None:
@@ -211,7 +212,11 @@ class InContextRegressor(RegressorMixin, _InContext):
 
     @guarded
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Means `(Q,)`. With `return_std`, a pair of means and standard deviations, if the run predicts them."""
+        """Predict means, `(Q,)`. With `return_std`, return a pair of means and standard deviations.
+
+        Raises:
+            ValueError: `return_std` is set, and the run predicts single values.
+        """
         queries = self._queries(X)
         answers = self.model_.numbers(queries)
         mean = self._in_units(answers.mean)
@@ -223,9 +228,13 @@ class InContextRegressor(RegressorMixin, _InContext):
 
     @guarded
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Means, and the ends of the central intervals that contain an output with probability `level`, each `(Q,)`.
+        """Predict means and the lower and upper ends of central intervals, `(Q,)` each.
 
-        The ends are means over random selections of rows or columns and orders of rows, if there are several.
+        The intervals contain an output with probability `level`. If predictions are averaged over several selections or
+        orders of the rows, so are the ends.
+
+        Raises:
+            ValueError: the run predicts single values.
         """
         queries = self._queries(X)
         answers = self.model_.numbers(queries, level)
@@ -238,28 +247,29 @@ class InContextRegressor(RegressorMixin, _InContext):
         return f"run '{run}' predicts single values; use a run of a task with head='gaussian' (or 'mixture')"
 
     def _in_units(self, outputs: np.ndarray) -> np.ndarray:
-        """Outputs of the model in the unit of the targets."""
+        """Convert outputs of the model to the unit of the targets."""
         return self.y_standard_.undo(outputs[:, None] / self.y_scale_)[:, 0]
 
 
 class InContextClassifier(ClassifierMixin, _InContext):
-    """A trained run as a classifier, for at most as many classes as its task has.
+    """A trained run as a scikit-learn classifier, for at most as many classes as its training task has.
 
     Args:
-        run: a finished run of a classification task, its name or its folder (default: `reference/cells-classification`
-            of the package).
+        run: a finished run of a classification task, its name or its folder (default: the run
+            `reference/cells-classification` of the package).
         results: results folder of a run that is given by name.
-        n_contexts: number of random selections of rows to average probabilities over, as in `InContextRegressor`.
+        n_contexts: number of random selections of rows over which probabilities are averaged, as in
+            `InContextRegressor`.
         n_permutations: number of orders of the rows to average over, as in `InContextRegressor`.
         random_state: seed or generator of the selections and orders.
         device: device of the model.
 
     Raises:
-        ValueError: the run predicts numbers, reads images or events, or was trained on fewer classes.
-        UsageError: no run is given, and the package has none.
+        ValueError: the run predicts numbers, was trained on fewer classes, or does not read rows of features.
+        UsageError: no run is given, and the package does not contain the default run.
 
     Warns:
-        ContextSizeWarning: X has more rows or columns than the run reads at once.
+        ContextSizeWarning: X has more rows or columns than the model reads at once.
 
     >>> InContextClassifier("tabular-classes-gpt2-small-s0", n_contexts=8)
     InContextClassifier(n_contexts=8, run='tabular-classes-gpt2-small-s0')
@@ -269,7 +279,8 @@ class InContextClassifier(ClassifierMixin, _InContext):
 
     @guarded
     def fit(self, X: Any, y: Any) -> InContextClassifier:
-        """Store a training set, `(N, features)` and labels `(N,)` of any kind, as the context. No weight changes."""
+        """Store a training set, `(N, features)` and labels `(N,)` of any type, as the context; the weights do not
+        change."""
         frame, y = self._validated(X, y)
         check_classification_targets(y)
         x = self._encoded(frame)
@@ -292,13 +303,13 @@ class InContextClassifier(ClassifierMixin, _InContext):
 
     @guarded
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities `(Q, classes)` among the classes of the training set."""
+        """Predict the probabilities of the classes of the training set, `(Q, classes)`."""
         queries = self._queries(X)
         return self.model_.probabilities(queries, len(self.classes_))
 
     @guarded
     def predict(self, X: Any) -> np.ndarray:
-        """The most likely label at every input, `(Q,)`."""
+        """Predict the most likely label for each row, `(Q,)`."""
         indices = self.predict_proba(X).argmax(1)
         labels: np.ndarray = self.classes_[indices]
         return labels

@@ -30,7 +30,7 @@ def run_config(
     training: Mapping[str, Any] | None = None,
     results: Path | None = None,
 ) -> RunConfig:
-    """The configuration of a run, resolved as by the command `train`."""
+    """Return the configuration of a run, resolved as in the command `train`."""
     task, name, seed = checked_task(task), _checked_name(name), arguments.seed(seed)
     backbone_table, train_table = (
         arguments.settings(argument, {} if table is None else table)
@@ -53,10 +53,10 @@ def run_config(
 
 
 def _checked_name(value: Any) -> str:
-    """The name of a backbone.
+    """Return the argument if it is the name of a backbone.
 
     Raises:
-        UsageError: the value is not a string, or it names a class that cannot be imported from another script.
+        UsageError: the value is not a string, or names a class that other processes cannot import.
     """
     if isinstance(value, type):
         target = f"{value.__module__}:{value.__qualname__}"
@@ -82,14 +82,14 @@ def _checked_name(value: Any) -> str:
 
 @guarded
 def backbone(name: str, task: Task, *, seed: int = 0, **settings: Any) -> Backbone:
-    """An untrained backbone for a task.
+    """Build an untrained backbone for a task.
 
     Args:
         name: a name from `iclbench list backbones`, or `package.module:Class`.
-        task: the task that determines inputs, outputs and head.
+        task: the task, which determines inputs, outputs and head.
         seed: seed of the initial weights. A run with this seed starts from the same weights.
-        settings: settings of the backbone (`iclbench show NAME`). Without settings the task's preset determines its
-            size.
+        settings: settings of the backbone (`iclbench show NAME`). Without settings, the preset of the task determines
+            the size.
 
     Raises:
         UsageError: the backbone or a setting does not exist, a value is not valid, or neither the settings nor
@@ -103,7 +103,7 @@ def backbone(name: str, task: Task, *, seed: int = 0, **settings: Any) -> Backbo
 
 
 def check_fits(model: Backbone, task: Task) -> None:
-    """Raise `UsageError` if inputs, outputs or head of a model are not those of the task."""
+    """Raise `UsageError` if the inputs, outputs or head of a model differ from those of the task."""
     task = checked_task(task)
     for name in ("x_dim", "y_dim", "classes", "marks", "x_shape", "head"):
         model_value, task_value = getattr(model.shape, name), getattr(task.shape, name)
@@ -116,7 +116,7 @@ def check_fits(model: Backbone, task: Task) -> None:
 
 
 def check_weight_values(model: torch.nn.Module) -> None:
-    """Raise `UsageError` if weights have no values."""
+    """Raise `UsageError` if weights are on the device `meta`, where they have no values."""
     for name, weight in model.named_parameters():
         if weight.is_meta:
             raise UsageError(
@@ -126,7 +126,7 @@ def check_weight_values(model: torch.nn.Module) -> None:
 
 
 def check_precision(model: torch.nn.Module) -> None:
-    """Raise `UsageError` if the precision of weights differs from that of episodes, or weights have no values."""
+    """Raise `UsageError` if weights have no values, or if they are not float32 as the episodes are."""
     check_weight_values(model)
     for name, weight in model.named_parameters():
         if weight.is_floating_point() and weight.dtype != torch.float32:
@@ -138,9 +138,9 @@ def check_precision(model: torch.nn.Module) -> None:
 def check_trainable(model: Backbone, task: Task) -> None:
     """Raise `UsageError` if a model cannot be trained on the task.
 
-    Possible reasons: the model does not fit the task, it was built for the other question (for `next`, every target
-    would be in its context), it reads fewer examples than the task has, its weights have no gradients, or their
-    precision differs from that of the episodes.
+    The possible reasons are: the inputs, outputs or head of the model differ from those of the task; the model was
+    built for the other question (with `next`, each target would be in its context); the model reads fewer examples than
+    the task has; its weights have no gradients; or the precision of its weights differs from that of the episodes.
     """
     check_fits(model, task)
     check_precision(model)
@@ -165,7 +165,7 @@ def check_trainable(model: Backbone, task: Task) -> None:
 
 
 def registered_name(model: Predictor) -> str | None:
-    """The registered name of a model's class and settings, which may be a variant; None if no name fits."""
+    """Return the registered name of a model's class and settings, which may be a variant; None if no name matches."""
     inner: Any = model.backbone if isinstance(model, ImageBackbone) else model
     target = f"{type(inner).__module__}:{type(inner).__qualname__}"
     for name, entry in sorted(BACKBONES.entries.items()):

@@ -1,4 +1,4 @@
-"""Predictions of the next element of a stream of tokens or vectors, from an array."""
+"""Predictions of the next element of a stream of tokens or vectors that is given as an array."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ from iclbench.streaming.answers import answer_column_names, answer_columns
 
 @guarded
 def next_element(model: Backbone | Trained | Run, elements: Any) -> pd.DataFrame:
-    """Predict the next element after every prefix of one stream of tokens or vectors.
+    """Predict the next element after each prefix of one stream of tokens or vectors.
 
-    The predictions are those of `iclbench stream`.
+    The predictions are the same as with `iclbench stream`.
 
     Args:
         model: a backbone for streams, a `Trained` model or a finished run.
-        elements: tokens `(N,)`, whole numbers from 0, or vectors `(N, Dy)`; `(N,)` if Dy is 1.
+        elements: tokens `(N,)`, which are whole numbers from 0, or vectors `(N, Dy)`, where `(N,)` is allowed if Dy is
+            1.
 
     Returns:
-        N + 1 rows, one after each of the first 0 to N elements. Columns: `n` (elements seen) and those of `iclbench
-        stream`: `token` and `p0`, `p1`, ... for tokens; `mean1`, ... for vectors, with `std1`, ..., `low1`, ... and
-        `high1`, ... (the central 90 % interval) if the prediction has a spread.
+        A frame with N + 1 rows, one for each number of observed elements from 0 to N. The column `n` contains this
+        number. The other columns are the same as in `iclbench stream`: `token` and `p0`, `p1`, ... for tokens; `mean1`,
+        ... for vectors, with `std1`, ..., `low1`, ... and `high1`, ... (the central 90 % interval) if the model
+        predicts distributions.
 
     Raises:
         UsageError: the model does not read such a stream, or the elements are not valid.
@@ -54,7 +56,7 @@ def next_element(model: Backbone | Trained | Run, elements: Any) -> pd.DataFrame
     y = values.to(weight.device) if shape.classes is not None else values.to(weight)
     if reason := backbone.too_long(len(y)):
         raise UsageError(f"elements: {len(y)} elements: {reason}", code="not-applicable")
-    # The model predicts the element after the last one and never reads it, so its value is arbitrary.
+    # An element with an arbitrary value is appended, because the model predicts it but never reads it.
     y = torch.cat([y, y.new_zeros(1, *y.shape[1:])]).unsqueeze(0)
     points = Points.full(weight.new_empty(1, y.shape[1], 0), y)
     with eval_mode(backbone), torch.no_grad():

@@ -1,4 +1,4 @@
-"""Predictions of the next event of a sequence, from arrays of times and marks."""
+"""Predictions of the next event of a sequence that is given as arrays of times and marks."""
 
 from __future__ import annotations
 
@@ -27,22 +27,23 @@ from iclbench.streaming.lines import Line
 def next_event(
     model: Backbone | Trained | Run, times: Any, marks: Any = None, *, start: float | str | None = None
 ) -> pd.DataFrame:
-    """Predict the time and the mark of the next event after every prefix of one sequence.
+    """Predict the time and the mark of the next event after each prefix of one sequence.
 
-    The predictions are those of `iclbench stream`.
+    The predictions are the same as with `iclbench stream`.
 
     Args:
         model: a backbone for event sequences, a `Trained` model or a finished run.
-        times: `(N,)`, increasing. For a run, in the unit of its training file, whatever its `time_scale`. For a
-            backbone, in the unit of its episodes.
+        times: `(N,)`, increasing. For a run, they are in the unit of its training file, regardless of its `time_scale`.
+            For a backbone, they are in the unit of its episodes.
         marks: `(N,)`, whole numbers from 0 (default: all 0).
-        start: start of the observation. With "first", it is the first time, which is then not an event (default:
-            `task.start` of the run, or 0 for a backbone).
+        start: start of the observation (default: `task.start` of the run, or 0 for a backbone). With "first", it is the
+            first time, which then does not count as an event.
 
     Returns:
-        N + 1 rows, one after each of the first 0 to N events. Columns: `n` (events seen), `time` (expected time of the
-        next event), `gap` (expected time since the last event), `median`, `low`, `high` (median and central 90 %
-        interval of the gap), `mark` (the most likely mark) and `p0`, `p1`, ... (probabilities of all marks).
+        A frame with a row for each number of observed events from 0 to N. Columns: `n` (number of observed events),
+        `time` (expected time of the next event), `gap` (expected time from the last to the next event), `median`,
+        `low`, `high` (median and central 90 % interval of the gap), `mark` (the most likely mark) and `p0`, `p1`, ...
+        (probabilities of all marks).
 
     Raises:
         UsageError: the model does not read events, times or marks are not valid, or the predictions are infinite on the
@@ -79,7 +80,7 @@ def next_event(
         )
     if reason := backbone.too_long(len(events)):
         raise UsageError(f"times: {len(events)} events: {reason}", code="not-applicable")
-    # The model predicts the point after the last event and never reads it, so its values are arbitrary.
+    # A point with arbitrary values is appended after the last event, because the model predicts it but never reads it.
     y = weight.new_tensor([*(line.y or [] for line in events), [1.0, 0.0, 1.0]])
     points = Points.full(y.new_empty(1, len(y), 0), y.unsqueeze(0))
     with eval_mode(backbone), torch.no_grad():
@@ -99,7 +100,7 @@ def next_event(
 
 
 def _clock(model: Backbone | Trained | Run, start: float | str | None) -> Clock:
-    """The clock of a model's training sequences."""
+    """Return the clock of the model's training sequences."""
     if isinstance(model, Run):
         model = Trained(model)
     if isinstance(model, Trained):

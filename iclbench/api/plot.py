@@ -1,6 +1,6 @@
-"""Charts of result tables: the figures of the report, as Altair charts for a notebook.
+"""Charts of result tables: the figures of the report, as Altair charts for notebooks.
 
-Every function takes rows of the table `values`: from `icl.evaluate(...)` or `icl.open_results(...).values()`.
+All functions take rows of the table `values`, from `icl.evaluate(...)` or `icl.open_results(...).values()`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from iclbench.report.sections import probing as probing_section
 from iclbench.report.sections import shifts as shifts_section
 from iclbench.tables.evaluators import DIAGNOSTICS, QUESTIONS
 
-# Vega-Lite keys that are allowed at the top level only.
+# Vega-Lite keys that are only allowed at the top level.
 _TOP_LEVEL = ("$schema", "config", "params")
 
-# Stack level of a warning that names the line of the caller's notebook.
+# Stack level at which a warning points to the user's code.
 _STACK_LEVEL = 4
 
 __all__ = ["extrapolation", "heat_map", "leaderboard", "learning_curves", "probe", "shifts"]
@@ -42,12 +42,13 @@ __all__ = ["extrapolation", "heat_map", "leaderboard", "learning_curves", "probe
 def learning_curves(
     values: pd.DataFrame, task: str | None = None, preset: str | None = None, metric: str | None = None
 ) -> alt.Chart:
-    """Errors against the number of examples in context, on the training distribution, with 95 % bands for backbones.
+    """Plot errors against the number of examples in context, on the training distribution, with 95 % bands.
 
     Args:
         values: rows of the table `values`.
-        task, preset: the task and preset to draw, if the rows have several.
-        metric: a value of the column `metric` (default: the squared error if it was measured).
+        task, preset: the task and the preset to draw, if the rows contain several.
+        metric: a value of the column `metric` (default: the first of `nll`, `squared_error` and `log_likelihood` that
+            was measured).
 
     Raises:
         UsageError: there is nothing to draw, or the task is ambiguous.
@@ -66,7 +67,9 @@ def learning_curves(
 def extrapolation(
     values: pd.DataFrame, task: str | None = None, preset: str | None = None, metric: str | None = None
 ) -> alt.Chart:
-    """Learning curves beyond the training length: `evaluate(..., extrapolate=N)`. Arguments as in `learning_curves`.
+    """Plot learning curves beyond the training length, from `evaluate(..., extrapolate=N)`.
+
+    The arguments are the same as in `learning_curves`.
 
     >>> from iclbench.api.score import evaluate
     >>> from iclbench.api.tasks import task
@@ -83,7 +86,7 @@ def extrapolation(
 def shifts(
     values: pd.DataFrame, task: str | None = None, preset: str | None = None, metric: str | None = None
 ) -> alt.Chart:
-    """Learning curves under shifts, with a panel for each shift. Arguments as in `learning_curves`.
+    """Plot learning curves under shifts, with one panel per shift. The arguments are the same as in `learning_curves`.
 
     >>> from iclbench.api.score import evaluate
     >>> from iclbench.api.tasks import task
@@ -98,13 +101,16 @@ def shifts(
 
 
 def probe(values: pd.DataFrame, task: str | None = None, preset: str | None = None) -> alt.Chart:
-    """Error of the output of every layer, decoded by the read-out of the model, from rows of `iclbench probe`:
-    `open_results(...).values()`. Arguments as in `learning_curves`."""
+    """Plot the error of each layer's output, decoded by the read-out of the model.
+
+    The rows come from `iclbench probe`, via `open_results(...).values()`. The arguments are the same as in
+    `learning_curves`.
+    """
     return _chart(probing_section.section(_slice(_checked_rows(values), task, preset)), "rows of a probe")
 
 
 def heat_map(values: pd.DataFrame) -> alt.Chart:
-    """The normalised score of every backbone on every task.
+    """Plot the normalised score of each backbone on each task.
 
     Raises:
         UsageError: scores cannot be computed, for example without the baseline zero.
@@ -135,15 +141,15 @@ def leaderboard(
     evaluator: str | None = None,
     metric: str | None = None,
 ) -> alt.LayerChart:
-    """All contestants of one task, ranked by one metric, with 95 % intervals.
+    """Plot all contestants on one task, ranked by one metric, with 95 % intervals.
 
     Args:
         values: rows of the table `values`.
-        task, preset: the task and preset to draw, if the rows have several.
+        task, preset: the task and the preset to draw, if the rows contain several.
         shift: shift of the prompts; "none" is the training distribution.
         evaluator: the question, or a test of the family (default: the question of the task).
-        metric: the metric of the ranking (default: the area under the learning curve; for targets the first measured
-            one of log-likelihood, squared error and accuracy).
+        metric: the metric of the ranking (default: the area under the learning curve; for the question `targets`, the
+            first of log-likelihood, squared error and accuracy that was measured).
 
     Raises:
         UsageError: there is nothing to draw, or the task is ambiguous.
@@ -180,7 +186,7 @@ def leaderboard(
 
 
 def _selected_value(rows: pd.DataFrame, column: str, value: str | None, preferred_values: Sequence[str]) -> str:
-    """A value of a column: the given one, in either spelling, or by default the first preferred one that occurs.
+    """Return the given value in the spelling of the rows; by default, the first preferred value that occurs.
 
     Raises:
         UsageError: there are no rows, or no row has the value.
@@ -196,10 +202,10 @@ def _selected_value(rows: pd.DataFrame, column: str, value: str | None, preferre
 
 
 def _checked_rows(values: Any) -> pd.DataFrame:
-    """The rows of a chart, without duplicates.
+    """Return the rows without duplicates, after validation.
 
     Raises:
-        UsageError: they are not rows of the table `values`.
+        UsageError: the argument does not consist of rows of the table `values`, or two contestants have the same name.
     """
     advice = "pass rows of icl.evaluate(...) or icl.open_results(...).values()"
     if not isinstance(values, pd.DataFrame):
@@ -211,7 +217,7 @@ def _checked_rows(values: Any) -> pd.DataFrame:
     except tables.TableError as error:
         raise UsageError(f"{error}; {advice}, with all their columns", code=error.code) from None
     is_repeated = rows.duplicated(tables.key_columns("values"))
-    # A contestant that was evaluated twice, next to different contestants, has two scores. The first one is used.
+    # A contestant that was evaluated twice, with different other contestants, has two scores. The first is used.
     if len(conflicts := rows[is_repeated & ~rows["metric"].isin(tables.COMPARISON_METRICS)]):
         name = conflicts["run"].iloc[0]
         raise UsageError(
@@ -221,7 +227,7 @@ def _checked_rows(values: Any) -> pd.DataFrame:
 
 
 def _with_unique_runs(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with a unique name for every run, since models of several calls of `evaluate` may share a name."""
+    """Make the names of runs unique, because models from several calls of `evaluate` may have the same name."""
     keys = ["task", "preset", "run"]
     trained_rows = rows[rows["variant"].notna()].drop_duplicates([*keys, "variant", "seed"])
     shared_names = pd.MultiIndex.from_frame(trained_rows.loc[trained_rows.duplicated(keys), keys])
@@ -231,7 +237,7 @@ def _with_unique_runs(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _results_of(rows: pd.DataFrame, task: str | None = None) -> Results:
-    """The results of the rows. Rows on other prompts than most rows are omitted, with a warning."""
+    """Convert the rows to results. Rows on other prompts than most rows are omitted, with a warning."""
     results = results_from_values(rows)
     for line in results.excluded_rows:
         if task is None or line.startswith(f"{task} "):
@@ -240,7 +246,7 @@ def _results_of(rows: pd.DataFrame, task: str | None = None) -> Results:
 
 
 def _rows_of_metric(values: pd.DataFrame, metric: str | None) -> pd.DataFrame:
-    """The rows of one metric, and the rows without a number of examples."""
+    """Return the rows of one metric, and all rows without a number of examples."""
     metrics = values.loc[values["n_context"].notna(), "metric"].unique()
     if metric is None:
         metric = next((name for name in ("nll", "squared_error", "log_likelihood") if name in metrics), None)
@@ -250,7 +256,7 @@ def _rows_of_metric(values: pd.DataFrame, metric: str | None) -> pd.DataFrame:
 
 
 def _slice(rows: pd.DataFrame, task: str | None, preset: str | None) -> Slice:
-    """The rows of one task; raises `UsageError` if no task or several tasks are possible."""
+    """Return the rows of one task and preset; raise `UsageError` if there are none or several to choose from."""
     task = None if task is None else canonical(arguments.text("task", task))
     preset = None if preset is None else canonical(arguments.text("preset", preset))
     slices = _results_of(rows, task).slices
@@ -263,14 +269,14 @@ def _slice(rows: pd.DataFrame, task: str | None, preset: str | None) -> Slice:
     if len(slices) != 1:
         titles = ", ".join(slice_.title for slice_ in slices) or "none"
         raise UsageError(
-            f"choose one with task= and preset=, or pass rows of one training length; there are: {titles}",
+            f"choose one with task= and preset=, or pass rows of one training length; available: {titles}",
             code="missing-value" if slices else "nothing-to-do",
         )
     return slices[0]
 
 
 def _chart(section: Section | None, rows_name: str, caption: Sequence[str] = ()) -> alt.Chart:
-    """The figures of a section in one column, with a caption."""
+    """Combine the figures of a section in one column, with a caption."""
     figures = [] if section is None else list(_figures(section))
     if not figures:
         raise UsageError(f"nothing to draw: no finished {rows_name}", code="nothing-to-do")

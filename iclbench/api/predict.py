@@ -1,4 +1,4 @@
-"""Predictions of a model for arrays."""
+"""Predictions of trained models from arrays or data frames."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from iclbench.families.base import Family
 from iclbench.store.archives import find
 from iclbench.store.runs import Run
 
-# Number of queries in one forward pass, which limits memory use.
+# Number of queries in one forward pass, which limits the use of memory.
 _QUERIES_PER_PASS = 1024
 
 
 @guarded
 def predict(model: Any, X_context: Any, y_context: Any, X_query: Any, *, return_std: bool = False) -> Any:
-    """Predict the outputs at some inputs, given a context. The model is not trained.
+    """Predict the outputs at some inputs, given a context. The weights of the model do not change.
 
     Args:
         model: a backbone, a `Trained` model or a finished run.
-        X_context: inputs of the context, `(N, Dx)`, or `(B, N, Dx)` for several episodes. Arrays or frames; the columns
-            of a frame are those of `X_query`.
-        y_context: outputs of the context, `(N,)` or `(N, Dy)`, numbers or class labels from 0; for several episodes
+        X_context: inputs of the context, `(N, Dx)`, or `(B, N, Dx)` for several episodes; an array or a data frame with
+            the same columns as `X_query`.
+        y_context: outputs of the context, `(N,)` or `(N, Dy)`, numbers or class labels from 0; for several episodes,
             with a leading axis B.
-        X_query: inputs of the predictions, `(Q, Dx)` or `(B, Q, Dx)`. No query sees another, unless the model predicts
-            a joint distribution (`tnp-nd`, `tnp-a`, `cmanp-and`), which may depend on all inputs.
+        X_query: inputs of the predictions, `(Q, Dx)` or `(B, Q, Dx)`. Queries do not affect each other, unless the
+            model predicts a joint distribution (`tnp-nd`, `tnp-a`, `cmanp-and`), which may depend on all inputs.
         return_std: whether to also return standard deviations. The model must predict distributions.
 
     Returns:
@@ -50,8 +50,8 @@ def predict(model: Any, X_context: Any, y_context: Any, X_query: Any, *, return_
         pair of means and standard deviations.
 
     Raises:
-        UsageError: shapes, types or columns do not fit the model or each other, or `return_std` is set and the model
-            predicts single values.
+        UsageError: shapes, types or columns do not match the model or each other, or `return_std` is set and the model
+            does not predict a distribution of numbers.
 
     >>> from iclbench.api.architectures import GPT2
     >>> from iclbench.api.tasks import task
@@ -79,7 +79,9 @@ def predict(model: Any, X_context: Any, y_context: Any, X_query: Any, *, return_
 
 @guarded
 def predict_proba(model: Any, X_context: Any, y_context: Any, X_query: Any) -> np.ndarray:
-    """Predict the probabilities of all classes, `(Q, classes)` or `(B, Q, classes)`. Arguments as in `predict`.
+    """Predict the probabilities of all classes, `(Q, classes)` or `(B, Q, classes)`.
+
+    The arguments are the same as in `predict`.
 
     Raises:
         UsageError: as in `predict`, or the model predicts numbers.
@@ -93,8 +95,10 @@ def predict_proba(model: Any, X_context: Any, y_context: Any, X_query: Any) -> n
 
 @guarded
 def sample_y(model: Any, X_context: Any, y_context: Any, X_query: Any, n_samples: int = 1, seed: int = 0) -> np.ndarray:
-    """Sample the outputs at all inputs. If the model predicts a joint distribution, each sample is a function;
-    otherwise the outputs are independent. Other arguments as in `predict`.
+    """Sample the outputs at all inputs.
+
+    If the model predicts a joint distribution, each sample is drawn from it, so it is a function. Otherwise, the
+    outputs are sampled independently. The other arguments are the same as in `predict`.
 
     Args:
         n_samples: number of samples.
@@ -129,13 +133,17 @@ class Trained:
     @cached_property
     @guarded
     def model(self) -> Backbone:
-        """The backbone with its weights, in eval mode; raises `UsageError` if the run is not finished."""
+        """The backbone with its trained weights, in eval mode.
+
+        Raises:
+            UsageError: the run is not finished.
+        """
         return self.run.load(self.device, self._data_dir)
 
     @cached_property
     @guarded
     def family(self) -> Family:
-        """The family of the run's task. Its data are read on first use."""
+        """The family of the run's task; its data are read on first use."""
         return self.run.config.task.build(self._data_dir)
 
     @guarded
@@ -165,17 +173,17 @@ def load(
     device: str | torch.device = "auto",
     data_dir: str | Path | None = None,
 ) -> Trained:
-    """The model of a finished run.
+    """Load the model of a finished run.
 
     Args:
-        run: a run (`icl.train`), the name of a run, or its folder. A run of packed results with weights, such as
-            `reference/linear-mamba2-grid-s0`, is unpacked into the folder of runs.
+        run: a run (`icl.train`), the name of a run, or the folder of a run. A run from packed results with weights,
+            such as `reference/linear-mamba2-grid-s0`, is unpacked into the folder of runs.
         results: results folder of a run that is given by name.
         device: auto, cpu, cuda, cuda:1, ...
         data_dir: folder with your copies of data sets, for tasks that need them.
 
     Raises:
-        UsageError: there is no such run, or the run is not finished.
+        UsageError: the run does not exist, or is not finished.
 
     >>> from tempfile import TemporaryDirectory
     >>> from iclbench.api.tasks import task
@@ -197,7 +205,7 @@ def load(
 
 
 def backbone_of(model: Any) -> Backbone:
-    """The backbone of a `model` argument; raises `UsageError` for anything that has none."""
+    """Return the backbone of a `model` argument; raise `UsageError` if it does not have a backbone."""
     if isinstance(model, Run):
         model = Trained(model)
     if isinstance(model, Trained):
@@ -250,7 +258,7 @@ class Prompt:
         self.context, self.queries = Points.full(x, y), queries
 
     def predict(self) -> Prediction:
-        """The prediction, `(B, Q)`, in several passes if no query sees another."""
+        """Return the prediction, `(B, Q)`; if queries do not affect each other, it is computed in several passes."""
         pass_size = _QUERIES_PER_PASS if self.model.joint == "apart" else max(1, self.queries.shape[1])
         with eval_mode(self.model), torch.no_grad():
             batches = self.queries.split(pass_size, 1)
@@ -260,7 +268,7 @@ class Prompt:
         return join_positions(predictions)
 
     def sample(self, n: int, seed: int) -> torch.Tensor:
-        """Samples from the joint distribution of all outputs, `(n, B, Q, ...)`."""
+        """Sample from the joint distribution of all outputs, `(n, B, Q, ...)`."""
         random_generator = generator(seed, "sample_y", device=self.queries.device)
         with eval_mode(self.model), torch.no_grad():
             return self.model.sample_targets(self.context, self.queries, n, random_generator)
@@ -280,15 +288,15 @@ def _inputs(model: Backbone, name: str, values: Any) -> torch.Tensor:
 
 
 def columns_of(values: Any) -> list[Any]:
-    """The column names of a frame, of any type; empty if the value is not a frame."""
+    """Return the column names of a data frame, which may have any type; empty if the value is not a data frame."""
     names = list(getattr(values, "columns", ()))
     return [None if isinstance(name, float) and name != name else name for name in names]  # NaN does not equal itself
 
 
 def column_mismatch(expected: list[Any], actual: list[Any]) -> tuple[Any, Any, bool] | None:
-    """The first pair of names that differ, and whether only the order differs; None if all names agree.
+    """Return the first pair of names that differ, and whether only the order differs; None if all names match.
 
-    A frame with columns 0, 1, ... may have been created without names, so it agrees with any names.
+    A frame with columns 0, 1, ... may have been created without names, so it matches any names.
     """
     differences = [(one, other) for one, other in zip(expected, actual, strict=False) if one != other]
     has_same_names, default_names = Counter(expected) == Counter(actual), list(range(len(expected)))
@@ -298,7 +306,7 @@ def column_mismatch(expected: list[Any], actual: list[Any]) -> tuple[Any, Any, b
 
 
 def _check_columns(context: list[Any], queries: list[Any]) -> None:
-    """Raise `UsageError` if both have column names and these differ, even if only in their order."""
+    """Raise `UsageError` if both lists contain column names that differ, even if only the order differs."""
     if mismatch := column_mismatch(context, queries):
         context_name, query_name, has_same_names = mismatch
         advice = "pass X_query[X_context.columns]" if has_same_names else "both need the same columns"
@@ -308,7 +316,7 @@ def _check_columns(context: list[Any], queries: list[Any]) -> None:
 
 
 def _outputs(model: Backbone, values: Any, x: torch.Tensor) -> tuple[torch.Tensor, bool]:
-    """Outputs, `(*B, N, Dy)`, or labels, `(*B, N)`, and whether the values have no axis of outputs."""
+    """Return outputs, `(*B, N, Dy)`, or labels, `(*B, N)`, and whether the values have no axis of outputs."""
     if model.shape.classes is not None:
         return _labels(values, x, model.shape.classes), True
     y, outputs = _floats("y_context", values), model.shape.y_dim
@@ -345,7 +353,7 @@ def _labels(values: Any, x: torch.Tensor, classes: int) -> torch.Tensor:
 
 
 def plain_numbers(name: str, values: Any, dtype_kinds: str = "fiub") -> np.ndarray:
-    """An array of float64.
+    """Convert values to an array of float64.
 
     Raises:
         UsageError: the values cannot be converted to an array, or `dtype_kinds` does not contain the kind of its dtype.
@@ -357,7 +365,7 @@ def plain_numbers(name: str, values: Any, dtype_kinds: str = "fiub") -> np.ndarr
 
 
 def plain_array(name: str, values: Any, content: str) -> np.ndarray:
-    """A NumPy array. Missing values of a frame and masked values become NaN.
+    """Convert values to a NumPy array. Missing values in data frames and masked values become NaN.
 
     Raises:
         UsageError: the values cannot be converted, such as a ragged list or a list of tensors with gradients.
@@ -378,7 +386,7 @@ def _plain(values: Any) -> np.ndarray:
     if isinstance(values, pd.DataFrame | pd.Series):
         types = set(values.dtypes) if isinstance(values, pd.DataFrame) else {values.dtype}
         kinds, is_numpy = {dtype.kind for dtype in types}, len(types) == 1 and isinstance(next(iter(types)), np.dtype)
-        if kinds <= set("fiub") and not is_numpy:  # mixed or pandas dtypes, which NumPy converts to objects
+        if kinds <= set("fiub") and not is_numpy:  # NumPy would convert mixed and pandas dtypes to objects
             is_integer = kinds <= set("iu") and not np.asarray(values.isna()).any()
             return values.to_numpy(np.int64 if is_integer else np.float64, na_value=np.nan)
     if np.ma.is_masked(values) and values.dtype.kind in "fiub":
@@ -387,7 +395,7 @@ def _plain(values: Any) -> np.ndarray:
 
 
 def _numpy(values: torch.Tensor) -> np.ndarray:
-    """A tensor as a NumPy array; bfloat16 becomes float32, since NumPy has no bfloat16."""
+    """Convert a tensor to a NumPy array; bfloat16 becomes float32, because NumPy does not have bfloat16."""
     array: np.ndarray = (values.float() if values.dtype == torch.bfloat16 else values).cpu().numpy()
     return array
 
@@ -404,7 +412,7 @@ def _shape(t: torch.Tensor) -> tuple[int, ...]:
 
 
 def _output_array(t: torch.Tensor, is_single: bool, is_flat: bool) -> np.ndarray:
-    """A prediction as a NumPy array with the axes of the arguments."""
+    """Convert a prediction to a NumPy array with the same axes as the arguments."""
     if is_flat and t.is_floating_point():
         t = t.squeeze(-1)
     array = _numpy(t[0] if is_single else t)

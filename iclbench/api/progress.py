@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal, an updated line in a notebook, and nothing if the output is piped."""
+"""Progress displays: a bar on a terminal, an updated line in a notebook, and nothing if the output is piped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training record of a model in memory: written by `fit`, reported in the rows of `evaluate`."""
+"""The training record of a model in memory, which `fit` writes and `evaluate` reports in its rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MemoryTraining:
         preset: the preset of the task.
         settings: the training settings.
         seed: the training seed.
-        steps: number of finished steps, fewer than those of `settings` after an interruption.
+        steps: number of finished steps; after an interruption, fewer than `settings.steps`.
     """
 
     task: TaskConfig
@@ -43,13 +43,13 @@ def add_training(model: Backbone, training: MemoryTraining) -> None:
 
 
 def trainings(model: Backbone) -> tuple[MemoryTraining, ...]:
-    """The training runs of a model in memory, in order."""
+    """Return the training runs of a model in memory, in order."""
     record: tuple[MemoryTraining, ...] = getattr(model, _ATTRIBUTE, ())
     return record
 
 
 def variant_of(model: Backbone) -> str:
-    """Hash of class, settings, task and training, the same for all seeds."""
+    """Return a hash of class, settings, task and training, which is the same for all seeds."""
     inner: Any = model.backbone if isinstance(model, ImageBackbone) else model
     settings = inner.settings
     return identity.in_memory_id(
@@ -61,7 +61,7 @@ def variant_of(model: Backbone) -> str:
 
 
 def _training_parts(training: MemoryTraining) -> dict[str, Any]:
-    """Everything that determines the weights, except the seed."""
+    """Return everything that determines the weights, except the seed."""
     task = training.task.model_dump(mode="json", include=set(TaskConfig.with_role(Role.TRAINED)))
     train = training.settings.model_dump(mode="json", exclude=set(TrainSettings.with_role(Role.MONITORING)))
     reached_steps = {"reached": training.steps} if training.steps != training.settings.steps else {}

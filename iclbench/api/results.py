@@ -1,4 +1,4 @@
-"""Results folders: their tables as frames, and their report."""
+"""Results folders: their tables as data frames, and their report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ResultsFolder:
-    """The tables of a results folder. Every call reads the files again.
+    """The tables of a results folder; each method reads the files again at each call.
 
     Attributes:
         path: the folder.
@@ -29,35 +29,35 @@ class ResultsFolder:
         self.path = path
 
     def values(self) -> pd.DataFrame:
-        """Scores of all contestants, with intervals: one row per measured value."""
+        """Return the scores of all contestants with their intervals, one row per measured value."""
         return tables.read_all("values", self.path)
 
     def costs(self) -> pd.DataFrame:
-        """Parameters, seconds, bytes and floating-point operations."""
+        """Return the measured costs: parameters, seconds, bytes and floating-point operations."""
         return tables.read_all("costs", self.path)
 
     def errors(self) -> pd.DataFrame:
-        """Scores of single episodes, for paired comparisons of contestants."""
+        """Return the scores of single episodes, for paired comparisons of contestants."""
         return tables.read_all("errors", self.path)
 
     def examples(self) -> pd.DataFrame:
-        """Points and predictions of the first few episodes."""
+        """Return the points and predictions of the first few episodes."""
         return tables.read_all("examples", self.path)
 
     def answers(self) -> pd.DataFrame:
-        """Answers of language models to single questions."""
+        """Return the answers of language models to single questions."""
         return tables.read_all("answers", self.path)
 
     def cells(self) -> pd.DataFrame:
-        """The cells of all sweeps with their states."""
+        """Return the cells of all sweeps with their states."""
         return tables.read_all("cells", self.path)
 
     def runs(self) -> list[Run]:
-        """All runs in this folder, finished or not."""
+        """Return all runs in this folder, including unfinished runs."""
         return all_runs(self.path)
 
     def load(self, run: str) -> Trained:
-        """The model of a finished run, by its name."""
+        """Load the model of a finished run by name."""
         from iclbench.api.predict import load  # needs torch
 
         return load(run, self.path)
@@ -67,10 +67,10 @@ class ResultsFolder:
 
 
 def open_results(path: str | Path = "results") -> ResultsFolder:
-    """The tables of a results folder.
+    """Open a results folder to read its tables.
 
     Raises:
-        UsageError: there is no such folder.
+        UsageError: the folder does not exist.
 
     >>> from tempfile import TemporaryDirectory
     >>> from iclbench.api.tasks import task
@@ -94,20 +94,21 @@ def write_report(
     tasks: str | Sequence[str] = (),
     contestants: str | Sequence[str] = (),
 ) -> Path:
-    """Write the report on a results folder, with its tables and the data of its figures. A section or a picture that
-    cannot be created causes a warning.
+    """Write the report on a results folder, with its tables and the data of its figures.
+
+    If a section or a picture cannot be created, a warning is issued.
 
     Args:
         results: results folder.
         folder: folder of the report (default: `report` in the results folder).
         tasks: names of tasks (default: all tasks).
-        contestants: names of models, baselines and oracles to show (default: all).
+        contestants: names of models, baselines and oracles to include (default: all).
 
     Returns:
         The path of the HTML page.
 
     Raises:
-        UsageError: there is nothing to report, or the folder has a page, tables or figures that are not from a report.
+        UsageError: there are no results, or the folder contains a page, tables or figures that are not from a report.
         UnknownNameError: a task or a contestant has no results.
 
     >>> from tempfile import TemporaryDirectory

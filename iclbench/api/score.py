@@ -1,4 +1,4 @@
-"""Scores on frozen prompts, in memory."""
+"""Evaluation of models and baselines on frozen prompts, in memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from iclbench.families.shifts import Shift
 from iclbench.registry import BACKBONES
 from iclbench.store.runs import Run, check_not_reserved
 
-# The types that `evaluate` scores: a model, a finished run, or the name of a baseline.
+# The types that `evaluate` accepts: a model, a finished run, or the name of a baseline.
 Scorable = Predictor | Run | Trained | str
 
 
@@ -50,24 +50,25 @@ def evaluate(
 
     Args:
         models: models, finished runs and names of baselines (`iclbench list baselines`, `task.baselines`), or a mapping
-            from names to these. The default name of a model is its backbone's name, with the suffix `@TASK` if it was
-            trained on another task.
+            from names to any of these. By default, a model has the name of its backbone, with the suffix `@TASK` if it
+            was trained on another task.
         task: the task of the prompts. Its preset sets the number of episodes.
-        shifts: changes of the distribution (`iclbench show TASK`). "none" is the training distribution, "all" means
+        shifts: changes of the distribution (`iclbench show TASK`). "none" is the training distribution, and "all" means
             all shifts of the card.
-        evaluators: tests of the family, such as `icl` and `iwl` of bursty sequences (default: those of the card; use
-            `()` for no tests).
+        evaluators: tests of the family, such as `icl` and `iwl` of bursty sequences (default: the tests of the card;
+            use `()` for no tests).
         extrapolate: also evaluate with up to this number of examples in context.
-        seed: seed of the prompts. Prompts of different seeds are independent.
+        seed: seed of the prompts. Prompts with different seeds are independent.
         device: device for runs: auto, cpu, cuda, cuda:1, ... Models stay on their devices.
 
     Returns:
-        A tidy frame with the columns of the table `values`: a row per contestant, prompt set, metric and number of
-        examples, with 95 % intervals over episodes. If the baseline `zero` is among the models, the rows `score` are
-        normalised by it and by the oracle or the best baseline. A failure is a row with a reason.
+        A tidy frame with the columns of the table `values`: one row per contestant, prompt set, metric and number of
+        examples, with 95 % intervals over episodes. If the baseline `zero` is among the models, the frame also contains
+        rows with the metric `score`, which is normalised by `zero` and by the oracle or the best baseline. A contestant
+        that fails has a row with the reason.
 
     Raises:
-        UsageError: a baseline, shift or test does not exist, or a model does not fit the task.
+        UsageError: a baseline, shift or test does not exist, or a model does not match the task.
 
     >>> from iclbench.api.tasks import task
     >>> values = evaluate(["ridge", "zero"], task("linear", "smoke", dim=2, episodes=16))
@@ -91,7 +92,7 @@ def evaluate(
         )
     frames = []
     while prompt_queue:
-        prompts = prompt_queue.pop(0)  # popped, so that its episodes are freed after the iteration
+        prompts = prompt_queue.pop(0)  # removed from the queue, so that its episodes are freed after the iteration
         predictors = (
             contestants.baselines(prompts, [entry])[0] if isinstance(entry, str) else entry for entry in entries
         )
@@ -100,7 +101,7 @@ def evaluate(
 
 
 def _extrapolated_examples(extrapolate: Any, task: Task) -> int:
-    """The checked number of examples; raises `UsageError` if it is not larger than that of the task."""
+    """Return the number of examples; raise `UsageError` if it is not larger than the number in training."""
     examples, trained_examples = arguments.integer("extrapolate", extrapolate), task.config.points
     if examples <= trained_examples:
         raise UsageError(
@@ -111,7 +112,7 @@ def _extrapolated_examples(extrapolate: Any, task: Task) -> int:
 
 
 def _entries(models: Any, task: Task, device: str) -> list[PredictorContestant | str]:
-    """All contestants without duplicates, in order: baselines by name, and models under unique names."""
+    """Return all contestants in order, without duplicates: the names of baselines, and models with unique names."""
     entries: list[PredictorContestant | str] = []
     if isinstance(models, Mapping):
         for name, model in models.items():
@@ -144,7 +145,7 @@ def _entries(models: Any, task: Task, device: str) -> list[PredictorContestant |
 
 
 def _with_unique_name(model: PredictorContestant, used_names: set[str]) -> PredictorContestant:
-    """The model with a number appended to its name if the name is in `used_names`. Adds the new name to the set."""
+    """Append a number to the name of a model if the name is in `used_names`, and add the new name to this set."""
     candidates = (f"{model.run}-{number}" if number > 1 else model.run for number in count(1))
     name = next(candidate for candidate in candidates if candidate not in used_names)
     used_names.add(name)
@@ -152,7 +153,7 @@ def _with_unique_name(model: PredictorContestant, used_names: set[str]) -> Predi
 
 
 def _contestant(model: Any, task: Task, device: str) -> PredictorContestant | str:
-    """A model or a run as a contestant on the prompts of the task, or the name of a baseline."""
+    """Return a model or a run as a contestant on the prompts of the task, or the canonical name of a baseline."""
     if isinstance(model, str):
         if canonical(model) in BACKBONES.entries and canonical(model) not in card_names("baselines"):
             advice = f"pass a model, icl.backbone('{model}', task), or a run, icl.load(RUN)"

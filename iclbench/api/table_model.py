@@ -1,7 +1,8 @@
-"""A trained model and the rows of a table as its context: predictions for new rows, averaged over several contexts.
+"""Predictions of a trained model for new rows of a table, averaged over several contexts.
 
 A model reads a limited number of rows and columns, and the answers of a causal model depend on the order of the rows.
-Predictions are therefore means over *members*: random selections of rows and columns, and random orders of the rows.
+Predictions are therefore averaged over *members*: contexts with random selections of rows and columns, and with random
+orders of the rows.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ from iclbench.core.predictions import Categorical, Point
 from iclbench.core.standard import Standardisation
 from iclbench.families.tabular.real_tables import LIMIT
 
-# Largest number of rows of a context, and of its columns for a model that reads any number, which limits memory.
+# Largest number of rows of a context, and largest number of columns for models that read any number of columns. They
+# limit the use of memory.
 MAX_ROWS, MAX_COLUMNS = 1000, 100
-# Orders of the rows over which the answers of a causal model are averaged.
+# Number of orders of the rows over which the answers of a causal model are averaged.
 CAUSAL_PERMUTATIONS = 4
-# Random selections of columns: as many as are needed to read each column once, within these limits.
+# Limits on the number of random selections of columns, which is as small as possible while each column is read.
 _MIN_SELECTIONS, _MAX_SELECTIONS = 4, 16
 
 
 @dataclass(frozen=True)
 class Member:
-    """The rows of a context in their order, and the columns that the model reads."""
+    """Indices of the rows of a context, in order, and of the columns that the model reads."""
 
     rows: Int[np.ndarray, " N"]
     columns: Int[np.ndarray, " D"]
@@ -37,8 +39,14 @@ class Member:
 
 @dataclass(frozen=True)
 class Answers:
-    """Predictions of numbers: means, standard deviations, and the ends of the central interval; None for a model that
-    predicts single values."""
+    """Predictions of numbers.
+
+    Attributes:
+        mean: means.
+        std: standard deviations; None if the model predicts single values.
+        low: lower ends of the central intervals; None if the model predicts single values.
+        high: upper ends of the central intervals; None if the model predicts single values.
+    """
 
     mean: Float[np.ndarray, " Q"]
     std: Float[np.ndarray, " Q"] | None = None
@@ -47,20 +55,20 @@ class Answers:
 
 
 class TableModel:
-    """A model with a context.
+    """A trained model with the rows of a table as its context.
 
     Args:
         trained: a trained model that reads rows of features.
         x: encoded columns of the context.
-        y: outputs in the scale of the model's task, or indices of classes.
+        y: outputs on the scale of the model's task, or class indices.
         n_contexts: number of random selections of rows, if there are more rows than the model reads at once.
-        n_permutations: number of orders of the rows (default: 4 for a causal model, 1 for a set model, whose answers
-            do not depend on the order).
-        random: generator of the members.
+        n_permutations: number of orders of the rows (default: 4 for a causal model, and 1 for a set model, whose
+            answers do not depend on the order).
+        random: random number generator for the members.
 
     Attributes:
         members: the contexts.
-        remarks: what is selected at random, in words.
+        remarks: sentences about the random selections and orders, for the user.
     """
 
     def __init__(
@@ -82,7 +90,7 @@ class TableModel:
 
     @cached_property
     def row_limit(self) -> int:
-        """Number of rows of the largest context: that of the training, or more for a set model without a limit."""
+        """Largest number of rows in a context: the number in training, or `MAX_ROWS` for set models without a limit."""
         model, trained_rows = self._trained.model, self._trained.run.config.task.points
         if model.order == "set" and model.longest is None:
             return MAX_ROWS
@@ -97,7 +105,7 @@ class TableModel:
 
     @property
     def has_intervals(self) -> bool:
-        """Whether predictions of numbers have a spread."""
+        """Whether the model predicts distributions instead of single values."""
         return self._trained.model.shape.prediction is not Point
 
     @property
@@ -123,11 +131,11 @@ class TableModel:
         if not remarks and count > 1:
             remarks.append(f"predictions are averaged over {count} orders of the rows")
         if min(rows, self.row_limit) > (trained_rows := self._trained.run.config.task.points):
-            remarks.append(f"contexts are longer than those of the training ({trained_rows} rows)")
+            remarks.append(f"contexts are longer than in training ({trained_rows} rows)")
         return remarks
 
     def numbers(self, x: Float[np.ndarray, "Q columns"], level: float = 0.9) -> Answers:
-        """Predictions of numbers, in the scale of the model's task. The ends of intervals are means over members."""
+        """Predict numbers on the scale of the model's task; the ends of intervals are means over members."""
         answers = [self._member_numbers(member, self._inputs(x), level) for member in self.members]
         means, stds, lows, highs = (np.stack(parts) for parts in zip(*answers, strict=True))
         mean = means.mean(0)
@@ -137,7 +145,7 @@ class TableModel:
         return Answers(mean, np.sqrt(np.maximum(variance, 0.0)), lows.mean(0), highs.mean(0))
 
     def probabilities(self, x: Float[np.ndarray, "Q columns"], classes: int) -> Float[np.ndarray, "Q classes"]:
-        """Probabilities of the first `classes` classes of the model, which sum to 1."""
+        """Predict the probabilities of the first `classes` classes of the model, normalised to sum to 1."""
         inputs = self._inputs(x)
         by_member = [self._member_probabilities(member, inputs) for member in self.members]
         probabilities = np.mean(by_member, 0)[:, :classes].astype(np.float64)
@@ -152,7 +160,7 @@ class TableModel:
         return Prompt(self._trained.model, context, self._y[member.rows], queries)
 
     def _selected(self, x: Float[np.ndarray, "N columns"], columns: np.ndarray) -> Float[np.ndarray, "N Dx"]:
-        """The columns of a member as inputs of the model: followed by zeros, if the model reads more."""
+        """Return the columns of a member as inputs of the model, padded with zeros if the model reads more columns."""
         selected = x[:, columns]
         model = self._trained.model
         width = max(1, len(columns)) if model.reads_any_columns else model.shape.x_dim
@@ -186,7 +194,7 @@ def _members(
     n_permutations: int,
     random: np.random.RandomState,
 ) -> list[Member]:
-    """Contexts with random rows, columns and orders, where they are needed."""
+    """Return contexts with random selections and orders of rows and columns where they are needed."""
     rows, columns = shape
     selects_rows, selects_columns = rows > row_limit, columns > column_limit
     counts = [n_permutations]
@@ -202,7 +210,7 @@ def _members(
             row_indices = np.arange(rows) if index == 0 or n_permutations == 1 else random.permutation(rows)
         column_indices = np.arange(columns)
         if selects_columns:
-            if len(unread) < column_limit:  # so that all columns are read about equally often
+            if len(unread) < column_limit:  # start a new round, so that all columns are read about equally often
                 rest = np.setdiff1d(np.arange(columns), unread)
                 unread = np.concatenate([unread, random.permutation(rest)])
             column_indices, unread = np.sort(unread[:column_limit]), unread[column_limit:]

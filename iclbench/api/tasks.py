@@ -1,4 +1,4 @@
-"""Tasks: a task card at one preset, which draws episodes and determines the shape of backbones."""
+"""Tasks: a task card at one preset, which samples episodes and determines the shape of backbones."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from iclbench.families.request import Request
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A task card at one preset, with changes.
+    """A task card at one preset, with the user's changes.
 
     Attributes:
         card: the name of the card, or a path to a `.toml` file.
         preset: smoke, grid, small or paper.
-        changes: keys of the task that differ from the card, as after `-o task.`.
+        changes: values that replace those of the card, with the keys of the option `-o task.KEY`.
         data_dir: folder of the family's data sets.
     """
 
@@ -45,7 +45,7 @@ class Task:
     @cached_property
     @guarded
     def resolved(self) -> tuple[TaskConfig, TaskCard]:
-        """The resolved task and its card. The file is read once, so later changes to it have no effect."""
+        """The resolved task and its card. The card is read once, so later changes to the file have no effect."""
         return resolve_task(self.card, self.preset, self.changes, "task")
 
     @property
@@ -57,13 +57,13 @@ class Task:
     @cached_property
     @guarded
     def family(self) -> Family:
-        """The family, which draws the episodes."""
+        """The family, which samples the episodes."""
         return self.config.build(self.data_dir)
 
     @cached_property
     @guarded
     def sizes(self) -> Preset:
-        """The card's preset: sizes of backbones and training settings."""
+        """The preset of the card, with sizes of backbones and training settings."""
         return self.resolved[1].preset(self.preset, self.config.name)
 
     @property
@@ -72,13 +72,13 @@ class Task:
 
     @property
     def baselines(self) -> list[str]:
-        """The oracles and baselines of the card, which `iclbench eval` scores next to every run."""
+        """The oracles and baselines of the card, which `iclbench eval` evaluates with every run."""
         return list(dict.fromkeys([*self.config.oracles, *self.config.baselines]))
 
     @property
     @guarded
     def shape(self) -> TaskShape:
-        """The shape of the task's inputs and outputs, which is needed to build a backbone."""
+        """The shape of the task's inputs and outputs, which backbones are built for."""
         return self.config.shape(self.family)
 
     @guarded
@@ -91,29 +91,29 @@ class Task:
         points: int | None = None,
         device: str | torch.device = "cpu",
     ) -> Episodes:
-        """Draw episodes; the same seed gives the same episodes.
+        """Sample episodes; the same seed gives the same episodes.
 
         Args:
             episodes: B, the number of episodes.
-            seed: seed of the draw. Training and evaluation draw from separate streams.
-            shift: a change of the distribution, from the list of `iclbench show TASK`.
-            points: examples in context (default: the number of the shift, or that of training).
+            seed: seed of the samples. Training and evaluation use separate random streams.
+            shift: a change of the distribution, from the list in `iclbench show TASK`.
+            points: number of examples in context (default: the number that the shift sets, or the number in training).
             device: device of the tensors: auto, cpu, cuda, cuda:1, ...
 
         Returns:
-            Episodes with `context.x` of `(B, N, Dx)` and so on. With the question `next` the last point is only a
-            target, so N is the number of examples plus one.
+            Episodes; `context.x`, for example, has shape `(B, N, Dx)`. With the question `next`, the last point is only
+            a target, so N is the number of examples plus one.
 
         Raises:
-            UsageError: the family has no such shift, both the shift and `points` set the number of examples, or an
-                argument has the wrong type or is out of range.
-            OutOfMemoryError: there is not enough memory for the episodes.
+            UsageError: the family does not have the shift, both the shift and `points` set the number of examples, or
+                an argument has the wrong type or is out of range.
+            OutOfMemoryError: memory is insufficient for the episodes.
         """
         parsed_shift = self.family.parse_shift(arguments.text("shift", shift))
         examples = parsed_shift.examples or self.config.points
         if points is not None:
             examples = arguments.integer("points", points)
-            parsed_shift.with_examples(examples)  # raises if the shift sets the number
+            parsed_shift.with_examples(examples)  # raises an error if the shift also sets the number
         random_generator = generator(arguments.seed(seed), "sample", device=resolve_device(device))
         request = Request(
             arguments.integer("episodes", episodes),
@@ -133,13 +133,14 @@ class Task:
 
 @guarded
 def task(name: str | Path, preset: str = "small", *, data_dir: str | Path | None = None, **changes: Any) -> Task:
-    """A task by the name of its card (`iclbench list tasks`) or a path to one.
+    """Create a task from a task card.
 
     Args:
-        name: name of the card, or a path to a `.toml` file.
+        name: name of the card (`iclbench list tasks`), or a path to a `.toml` file.
         preset: size of the task: smoke, grid, small or paper.
         data_dir: folder with your copies of data sets.
-        changes: keys of the task that differ from the card, as after `-o task.`: `dim=5, head="gaussian", points=20`.
+        changes: values that replace those of the card, with the keys of the option `-o task.KEY`, such as
+            `dim=5, head="gaussian", points=20`.
 
     Raises:
         UsageError: the card, the preset or a key does not exist, or a value is not valid.
@@ -154,7 +155,7 @@ def task(name: str | Path, preset: str = "small", *, data_dir: str | Path | None
         arguments.settings("changes", changes),
         None if data_dir is None else arguments.folder("data_dir", data_dir).absolute(),
     )
-    _ = new_task.family  # raises now if a value is not valid
+    _ = new_task.family  # built here, so that an invalid value raises an error now
     return new_task
 
 

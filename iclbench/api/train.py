@@ -45,21 +45,22 @@ def fit(
     callbacks: Sequence[Callback] = (),
     **settings: Any,
 ) -> pd.DataFrame:
-    """Train a backbone in place, in memory, on fresh episodes of a task.
+    """Train a backbone in place and in memory, on newly sampled episodes of a task.
 
     Args:
-        model: the backbone. After training it is on the device, in eval mode.
+        model: the backbone. After training, it is on the device and in eval mode.
         task: the task of the episodes. Its preset determines the training settings.
-        steps: number of steps (default: that of the preset). Warm-up and curriculum are scaled with it.
-        lr: peak learning rate (default: that of the preset for this backbone).
+        steps: number of steps (default: as in the preset). Warm-up and curriculum are scaled accordingly.
+        lr: peak learning rate (default: the rate of the preset for this backbone).
         seed: seed of the episodes and of random numbers in the loss.
         device: auto, cpu, cuda, cuda:1, ...
-        progress: whether to show a bar on a terminal or in a notebook.
+        progress: whether to show the progress on a terminal or in a notebook.
         callbacks: functions that are called with the `Training` after every step.
-        settings: other training settings, those of `-o train.` on the command line: `batch=64, schedule="constant"`.
+        settings: other training settings, with the keys of the option `-o train.KEY`, such as
+            `batch=64, schedule="constant"`.
 
     Returns:
-        A frame with the columns step and loss. The loss is the mean training loss since the previous row.
+        A frame with the columns `step` and `loss`. The loss is the mean training loss since the previous row.
 
     Raises:
         UsageError: a setting is not valid, or the model cannot be trained.
@@ -154,18 +155,18 @@ def train(
         name: name of the run (default: TASK-BACKBONE-PRESET-sSEED).
         seed: seed of weights and episodes.
         results: results folder.
-        settings: settings of the backbone, those of `-o backbone.` on the command line.
+        settings: settings of the backbone, with the keys of the option `-o backbone.KEY`.
         device: auto, cpu, cuda, cuda:1, ...
-        progress: whether to show a bar.
-        log: trackers of losses and scores: tensorboard, wandb, mlflow.
-        training: training settings, those of `-o train.` on the command line: `steps=300, lr=1e-3`.
+        progress: whether to show the progress.
+        log: trackers that log losses and scores: tensorboard, wandb, mlflow.
+        training: training settings, with the keys of the option `-o train.KEY`, such as `steps=300, lr=1e-3`.
 
     Returns:
         The run; `load` returns its model.
 
     Raises:
-        UsageError: an argument is not valid, or the folder holds another run of this name.
-        Interrupted: on Ctrl-C, after writing a checkpoint.
+        UsageError: an argument is not valid, or the folder contains another run with this name.
+        Interrupted: the user pressed Ctrl-C; a checkpoint has been written.
 
     >>> from tempfile import TemporaryDirectory
     >>> from iclbench.api.tasks import task
@@ -192,19 +193,21 @@ def train_run(
     trackers: Sequence[str] = (),
     processes: Processes = SINGLE_PROCESS,
 ) -> Run:
-    """Train or continue a run until it is finished, for `train` and `iclbench train`. A finished run is not changed.
+    """Start or continue the training of a run until it is finished; a finished run is not changed.
+
+    Both `train` and `iclbench train` use this function.
 
     Args:
         config: configuration of the run.
         name: name of the run (default: TASK-BACKBONE-PRESET-sSEED).
-        context: results folder, data, device.
-        make_bar: creates a progress bar from a label and the number of steps.
-        trackers: names of trackers of losses and scores.
+        context: results folder, data sets and device.
+        make_bar: a function that creates a progress bar from a label and the number of steps.
+        trackers: names of the trackers that log losses and scores.
         processes: the group of processes that train the run.
 
     Raises:
-        UsageError: the folder holds another run of this name.
-        Interrupted: on Ctrl-C, after writing a checkpoint.
+        UsageError: the folder contains another run with this name.
+        Interrupted: the user pressed Ctrl-C; a checkpoint has been written.
     """
     if not processes.is_first:
         run = Run(context.results / "runs" / processes.broadcast())
