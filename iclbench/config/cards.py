@@ -1,8 +1,8 @@
 """Task, baseline and grid cards: short TOML files that define an experiment.
 
-A card has plain values only: no templates, inheritance or expressions. Shipped cards are loaded by name (`linear`),
-other cards by path (`./mine.toml`). Every result row has a hash of the parts of the task card that determine training
-and evaluation.
+A card contains only plain values, without templates, inheritance or expressions. Shipped cards are loaded by name
+(`linear`), other cards by path (`./mine.toml`). Each result row contains a hash of the parts of the task card that
+determine training and evaluation.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ CardKind = Literal["tasks", "baselines", "grids", "tasks/language", "tasks/langu
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-# A run with fewer steps has no last fifth.
+# With fewer steps, the last fifth of a run would be empty.
 _MIN_BRANCH_STEPS = 5
 
 
 def _check_plain(value: Any, key: str = "", depth: int = 0) -> Any:
-    """The value; raises `ValueError` if it contains infinity, NaN, dates or deep nesting."""
+    """Return the value; raise `ValueError` if it contains infinity, NaN, dates or deep nesting."""
     entries: Iterable[tuple[str, Any]] = ()
     if isinstance(value, dict):
         entries = value.items()
@@ -76,7 +76,7 @@ def _check_plain_table(table: dict[str, Any]) -> Any:
     return _check_plain(table)
 
 
-# Settings of a family, backbone or estimator, which its class validates later.
+# Settings of a family, backbone or estimator, which are validated later by its class.
 Values = Annotated[dict[str, Any], AfterValidator(_check_plain_table)]
 
 
@@ -88,15 +88,15 @@ def _with_registered_spelling(table: dict[str, Any]) -> dict[str, Any]:
     return {canonical_name(name): value for name, value in table.items()}
 
 
-# Validates a table whose keys are names of backbones.
+# A validator for tables whose keys are names of backbones.
 ByBackbone = AfterValidator(_with_registered_spelling)
 
 
 class Ramp(BaseSettings):
-    """One quantity of a curriculum, which grows up to the value of the task.
+    """One quantity of a curriculum, which grows up to its value in the task.
 
     Attributes:
-        start: the first value.
+        start: the initial value.
         by: the increment.
         every: number of steps between increments.
     """
@@ -106,7 +106,7 @@ class Ramp(BaseSettings):
     every: PositiveInt
 
     def at(self, step: int, end: int) -> int:
-        """The value during `step` (counted from 0), at most `end`."""
+        """Return the value at `step` (counted from 0), at most `end`."""
         return min(end, self.start + self.by * (step // self.every))
 
 
@@ -115,8 +115,8 @@ class Curriculum(BaseSettings):
 
     Attributes:
         dims: number of input dimensions that are not zero.
-        points: number of points of an episode: context examples plus the query, as in Garg et al. (2022), so that
-            11 to 41 points are 10 to 40 examples.
+        points: number of points in an episode, which are the context examples and the query, as in Garg et al. (2022);
+            11 to 41 points correspond to 10 to 40 examples.
     """
 
     dims: Ramp | None = None
@@ -127,25 +127,25 @@ class TrainSettings(BaseSettings):
     """Settings of the training loop.
 
     Attributes:
-        steps: number of batches.
-        batch: episodes per step.
+        steps: number of training steps.
+        batch: number of episodes per step.
         optimiser: Adam, or AdamW with `weight_decay`.
         lr: peak learning rate.
         betas: the two decay rates of Adam.
         weight_decay: weight decay of AdamW.
-        warmup: number of steps in which the learning rate rises from 0.
-        schedule: schedule of the learning rate after the warm-up: constant, cosine to 0, inverse-sqrt, or
+        warmup: number of steps during which the learning rate rises from 0.
+        schedule: schedule of the learning rate after the warm-up: constant, cosine (to 0), inverse-sqrt, or
             warmup-stable-decay (constant, then linearly to 0 in the last fifth of the steps).
-        branches: shorter training runs that start from this one, as shares of the steps, like [0.25, 0.5]. They need
-            the schedule warmup-stable-decay. In the last fifth of the steps of a branch, its learning rate decays to 0.
-            Warm-up, curriculum, episodes and scheduled noise are the same as in this run, which does not depend on its
-            branches.
+        branches: shorter training runs that start from this run, given as shares of its steps, such as [0.25, 0.5].
+            They require the schedule warmup-stable-decay. The learning rate of a branch decays to 0 in the last fifth
+            of its steps. Warm-up, curriculum, episodes and scheduled noise are the same as in this run. Branches do not
+            affect this run.
         clip: largest norm of the gradient (0: no limit).
         curriculum: quantities of the task that grow during training.
-        precision: precision of the forward pass. Weights are float32.
+        precision: precision of the forward pass. Weights are always float32.
         compile: whether to compile the model with torch.
         evaluate_every: number of steps between evaluations during training (0: no evaluations).
-        evaluators: tests of these evaluations (default: all tests of the card).
+        evaluators: tests that are used in these evaluations (default: all tests of the card).
         checkpoint_every: number of steps between checkpoints.
         log_every: number of steps between logged losses.
     """
@@ -175,7 +175,7 @@ class TrainSettings(BaseSettings):
         if self.branches and self.branch_steps[0] < _MIN_BRANCH_STEPS:
             share = min(self.branches)
             raise ValueError(
-                f"branches: {share:g} of {self.steps} steps is fewer than {_MIN_BRANCH_STEPS}; give a larger share"
+                f"branches: {share:g} of {self.steps} steps is fewer than {_MIN_BRANCH_STEPS}; use a larger share"
             )
         if len({*self.branch_steps, self.steps}) <= len(self.branches):
             raise ValueError(f"branches: expected shares that end at different steps, got {self.branches}")
@@ -188,12 +188,14 @@ class TrainSettings(BaseSettings):
 
     @property
     def total_steps(self) -> int:
-        """The number of batches, including those of branches."""
+        """The number of training steps, including those of branches."""
         return self.steps + sum(steps - decay_start(steps) for steps in self.branch_steps)
 
     def scaled_to(self, steps: int) -> dict[str, Any]:
-        """The settings that change with the number of steps, as plain values: warm-up and curriculum have the same
-        shares of the steps."""
+        """Return the settings that depend on the number of steps, as plain values.
+
+        Warm-up and curriculum keep their shares of the steps.
+        """
         ratio = steps / self.steps
         curriculum = self.curriculum.model_dump(exclude_none=True)
         for ramp in curriculum.values():
@@ -201,36 +203,36 @@ class TrainSettings(BaseSettings):
         return {"steps": steps, "warmup": round(self.warmup * ratio), "curriculum": curriculum}
 
     def without_curriculum(self) -> TrainSettings:
-        """The settings without a curriculum, so that all steps have their final size."""
+        """Return the settings without a curriculum, so that all steps have their final size."""
         return self.model_copy(update={"curriculum": Curriculum()})
 
 
 def decay_start(steps: int) -> int:
-    """The first step (from 0) of the last fifth of a training run."""
+    """Return the first step (counted from 0) of the last fifth of a training run."""
     return steps - steps // 5
 
 
-# Largest deviation of a backbone from its budget of parameters.
+# Largest relative deviation of a backbone's number of parameters from the budget.
 BUDGET_TOLERANCE = 0.03
 
 
 def deviation(parameters: Any, budget: float) -> Any:
-    """The relative deviation of a number of parameters, or of a column of them, from a budget."""
+    """Return the relative deviation of one or several numbers of parameters from a budget."""
     return parameters / budget - 1
 
 
 class Preset(BaseSettings):
-    """The sizes of the task, of the backbones and of training.
+    """The sizes of the task and of the backbones, and the training settings.
 
     Attributes:
-        points: number of examples in context (question `next`), or points of the largest context (`targets`).
-        episodes: number of episodes of every prompt set.
+        points: number of examples in context (question `next`), or of points in the largest context (`targets`).
+        episodes: number of episodes in each prompt set.
         parameters: parameters of the family that differ from those of the card.
         train: training settings for all backbones.
-        train_for: training settings that differ for one backbone, by name.
-        budget: number of parameters of a backbone without its image encoder. Sizes of backbones are within 3 % of it.
+        train_for: training settings that differ for single backbones, by name.
+        budget: number of parameters of a backbone without its image encoder. Backbones are within 3 % of this number.
         encoder: image encoder of all backbones.
-        backbones: settings of backbones, by name: published sizes, for presets without a budget.
+        backbones: settings of backbones, by name, for presets without a budget, such as published sizes.
     """
 
     points: PositiveInt
@@ -248,18 +250,18 @@ class Published(BaseSettings):
 
     Attributes:
         contestant: the backbone or method, by its name in iclbench or in the paper.
-        preset: the preset of the same size.
+        preset: the preset with the same sizes.
         shift: the shift.
-        evaluator: the question or test (default: the trained question).
+        evaluator: the question or test (default: the question of the task).
         metric: the metric.
-        n_context: number of context points (default: a summary over all numbers).
+        n_context: number of context points (default: the value is a summary over all numbers of points).
         n_related: number of related datasets.
-        value: the number.
-        low: lower end of its interval.
-        high: upper end of its interval.
-        source: paper, with table or figure.
-        read: origin of the number: a table, a figure, or released numbers.
-        data: parameters of the task that identify the data of the number, such as `glyphs`.
+        value: the published value.
+        low: lower end of the interval of the value.
+        high: upper end of the interval of the value.
+        source: the paper, with table or figure.
+        read: where the value was read: in a table, in a figure, or in released numbers.
+        data: parameters of the task that identify the data behind the value, such as `glyphs`.
     """
 
     contestant: str
@@ -280,31 +282,31 @@ class Published(BaseSettings):
 class TaskCard(BaseSettings):
     """A task: a family with fixed parameters, and the protocol of training and evaluation.
 
-    With `context_targets`, the context points are further targets in training, but not in evaluation. This setting
-    needs a `floor`: without it, a model learns to repeat outputs of the context with ever smaller standard deviations,
-    and its predictions of other targets get worse (`benchmarks/periodic.md`).
+    With `context_targets`, the context points are additional targets in training, but not in evaluation. This setting
+    requires a `floor`. Without a floor, a model learns to repeat outputs from the context with smaller and smaller
+    standard deviations, and its predictions of other targets get worse (`benchmarks/periodic.md`).
 
     Attributes:
         summary: one line about the task.
-        source: paper, with section.
+        source: the paper, with section.
         notes: further remarks, such as deviations from the paper.
-        question: the trained question: `next` (for every n, y[n+1] from the first n points) or `targets` (a set of
-            targets from one context).
+        question: the question of training and evaluation: `next` (predict y[n+1] from the first n points, for each n)
+            or `targets` (predict a set of targets from one context).
         head: the kind of prediction.
         floor: smallest standard deviation of a Gaussian head.
-        components: number of Gaussians of a mixture head, or of log-normals of an event head.
-        buckets: number of buckets of a bar head.
+        components: number of Gaussians in a mixture head, or of log-normals in an event head.
+        buckets: number of buckets in a bar head.
         context_targets: whether the context points are also targets in training.
         parameters: parameters of the family, for all presets.
-        baselines: baselines that are evaluated with every run, by the names of their cards.
+        baselines: names of the baseline cards that are evaluated with every run.
         oracles: estimators that are Bayes-optimal on this task, given different parts of the true process. The oracle
             with access to the smallest part has the score 1.
-        shifts: the shifts of `--shift all`.
-        evaluators: tests of the family, in the order of tables.
+        shifts: the shifts that `--shift all` evaluates.
+        evaluators: tests of the family, in the order in which tables list them.
         solutions: baselines and oracles whose distance from the model is measured during training
             (`train.evaluate_every`).
-        presets: sizes by name: smoke, grid, small, paper.
-        published: numbers from papers, for the report.
+        presets: sizes by name of the preset: smoke, grid, small, paper.
+        published: published numbers, which are shown in the report.
     """
 
     family: str = Field(description="the name of a family, like 'linear', or package.module:Class")
@@ -347,12 +349,12 @@ class TaskCard(BaseSettings):
 
     @property
     def hash(self) -> str:
-        """Content hash of the parts that determine training and evaluation. It does not depend on descriptions."""
+        """Content hash of the parts that determine training and evaluation; descriptions do not affect it."""
         return content_hash(self._hashed_part())
 
     @property
     def hash_without_monitoring(self) -> str:
-        """The hash without the settings that only monitor training; no result depends on these."""
+        """Content hash without the settings that only monitor training and do not affect results."""
         part = self._hashed_part()
         for preset in part["presets"].values():
             for table in (preset["train"], *preset.get("train_for", {}).values()):
@@ -364,7 +366,7 @@ class TaskCard(BaseSettings):
         return self.model_dump(mode="json", exclude={*self.with_role(Role.REPORTING)}, exclude_unset=True)
 
     def preset(self, name: str, task: str) -> Preset:
-        """A preset by name; raises `UnknownNameError` if the card of the task has no such preset."""
+        """Return a preset by name; raise `UnknownNameError` if the card of the task does not have it."""
         preset = self.presets.get(name)  # type: ignore[call-overload]
         if preset is None:
             raise UnknownNameError("preset", name, self.presets, hint=f"(presets of task '{task}')")
@@ -377,7 +379,7 @@ class BaselineCard(BaseSettings):
     Attributes:
         estimator: registered name of the estimator, or `package.module:Class`.
         summary: one line about the baseline.
-        source: paper, with section.
+        source: the paper, with section.
         settings: settings of the estimator.
     """
 
@@ -389,7 +391,7 @@ class BaselineCard(BaseSettings):
 
 @cache
 def cards_folder(kind: CardKind) -> Path:
-    """The folder of the shipped cards of a kind, in the checkout or in the installed package."""
+    """Return the folder of the shipped cards of a kind, in the checkout or in the installed package."""
     root = checkout()
     if root is not None and (root / kind).is_dir():
         return root / kind
@@ -398,12 +400,12 @@ def cards_folder(kind: CardKind) -> Path:
 
 @cache
 def card_names(kind: CardKind) -> tuple[str, ...]:
-    """The names of all shipped cards."""
+    """Return the names of all shipped cards of a kind."""
     return tuple(sorted(p.stem for p in cards_folder(kind).glob("*.toml")))
 
 
 def load_task(name: str) -> tuple[str, TaskCard]:
-    """The canonical name and the card of a task, from a name or a path to a `.toml` file."""
+    """Return the canonical name and the card of a task, given its name or a path to a `.toml` file."""
     if canonical(name) in card_names("tasks/language"):
         raise UsageError(
             f"'{name}' is a task for language models; write iclbench lm eval --model DIR_OR_ID --tasks {name}",
@@ -413,10 +415,10 @@ def load_task(name: str) -> tuple[str, TaskCard]:
 
 
 def load_baseline(name: str) -> tuple[str, BaselineCard]:
-    """The canonical name and the card of a baseline, from a name or a path to a `.toml` file.
+    """Return the canonical name and the card of a baseline, given its name or a path to a `.toml` file.
 
-    A target `package.module:Class` is a baseline with the default settings of the class. Its name is the target with
-    hyphens.
+    A target `package.module:Class` is a baseline with the default settings of the class. Its name is the target in
+    lower case, with hyphens in place of other characters.
     """
     if is_target(name):
         slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:64]
@@ -425,19 +427,19 @@ def load_baseline(name: str) -> tuple[str, BaselineCard]:
 
 
 def is_baseline(name: str) -> bool:
-    """Whether a name is the path to a card of a baseline, the only kind of card with the key `estimator`."""
+    """Return whether a name is the path of a baseline card, the only kind of card with the key `estimator`."""
     return name.endswith(".toml") and "estimator" in read_toml(Path(name))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The content of a TOML file; raises `UsageError` if it cannot be read or is not valid."""
+    """Read a TOML file; raise `UsageError` if it cannot be read or is not valid."""
     return _read_toml(path, tomllib.loads)
 
 
 def read_similar_toml(path: Path) -> dict[str, Any]:
-    """`read_toml` for many files that differ only in the lines before their first table, such as the seed.
+    """Read one of many TOML files that differ only in the lines before their first table, such as the seed.
 
-    Equal tables are parsed only once. Files share their values, which must not be changed.
+    Equal tables are parsed only once. Their values are shared between files, so they must not be changed.
     """
     return _read_toml(path, _parse_similar)
 
@@ -465,19 +467,19 @@ def _read_toml(path: Path, parse: Callable[[str], dict[str, Any]]) -> dict[str, 
     except RecursionError as error:
         raise UsageError(f"{path} is not valid TOML: nested too deeply", code="bad-syntax") from error
     except ValueError as error:
-        # TOMLDecodeError, but also numbers with thousands of digits and paths with a null byte.
+        # Raised for invalid TOML, but also for numbers with thousands of digits and paths with a null byte.
         raise UsageError(f"{path} is not valid TOML: {shorten_to_line(str(error))}", code="bad-syntax") from error
 
 
 def load_card(kind: CardKind, name: str, model: type[_Model]) -> tuple[str, _Model]:
-    """The canonical name of a card and the card, from a name or a path to a `.toml` file."""
+    """Return the canonical name of a card and the card, given its name or a path to a `.toml` file."""
     path = _path(kind, name)
     card = read_card(path, model)
     return card_name(path), card
 
 
 def read_card(path: Path, model: type[_Model]) -> _Model:
-    """The card in a file; raises `UsageError` if the file cannot be read or is not a valid card."""
+    """Read the card in a file; raise `UsageError` if the file cannot be read or is not a valid card."""
     try:
         status = path.stat()
     except (OSError, ValueError):
@@ -489,8 +491,10 @@ def read_card(path: Path, model: type[_Model]) -> _Model:
 
 @lru_cache(maxsize=1024)
 def _read_card(path: str, folder: str, model: type[BaseModel], *file_version: int) -> BaseModel:
-    """The card in one version of a file. Each version is read once per process, because grids use the same cards
-    thousands of times."""
+    """Read the card in one version of a file.
+
+    Each version is read once per process, because grids use the same cards thousands of times.
+    """
     return validate(model, read_toml(Path(path)), path)
 
 
@@ -503,12 +507,12 @@ def _path(kind: CardKind, name: str) -> Path:
 
 
 def _singular(kind: CardKind) -> str:
-    """The name of a kind of card in the singular."""
+    """Return the name of a kind of card in the singular."""
     return {"tasks/language": "language task", "tasks/language/suites": "suite"}.get(kind, kind.removesuffix("s"))
 
 
 def card_file(name: str) -> Path:
-    """The file of a card of any kind, by name or path."""
+    """Return the file of a card of any kind, given its name or path."""
     kinds: tuple[CardKind, ...] = ("tasks", "baselines", "grids", "tasks/language", "tasks/language/suites")
     for kind in kinds:
         if name.endswith(".toml") or canonical(name) in card_names(kind):
@@ -517,8 +521,10 @@ def card_file(name: str) -> Path:
 
 
 def card_name(path: Path) -> str:
-    """The name of a card, from its file. It has only lower-case letters, digits and hyphens, because it is part of file
-    names."""
+    """Return the name of a card from its file name.
+
+    Because it is part of other file names, it must consist of lower-case letters, digits and hyphens.
+    """
     name = canonical(path.stem)
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,63}", name):
         raise UsageError(

@@ -1,9 +1,9 @@
-"""Codes: version numbers of code, which are part of hashes.
+"""Codes: version numbers of implementations, which are part of hashes.
 
-Every family, estimator, backbone and mixer of iclbench has a code, `Entry.code` in the registry. Raise it in the commit
-that changes the outputs of the class for the same settings; otherwise `tests/golden` fails. A family has three codes:
-for its episodes (`code`), for the choice of frozen prompts (`prompts`) and for the normaliser of errors (`normaliser`).
-The code of a class from outside iclbench is the hash of its sources.
+Each family, estimator, backbone and mixer of iclbench has a code, `Entry.code` in the registry. Increase it in the
+commit that changes the outputs of the class for the same settings; otherwise `tests/golden` fails. A family has three
+codes: for its episodes (`code`), for the choice of frozen prompts (`prompts`) and for the normaliser of errors
+(`normaliser`). The code of a class from outside iclbench is the hash of its sources.
 """
 
 from __future__ import annotations
@@ -14,41 +14,42 @@ from typing import Any
 from iclbench.core.sources import source_hash
 from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, MIXERS, Entry, Registry, is_target
 
-# Codes of the loss of a batch, of the probes, of the summary of the scores of a prompt set, and of fits of models with
+# Codes of the training loss, of the probes, of the summary of scores on a prompt set, and of fits of models with
 # scikit-learn's interface.
 LOSS = 1
 PROBE = 1
 SUMMARY = 2
 LIBRARY_MODEL = 1
 
-# A number for a class of iclbench, or a hash for another class; for a backbone with mixers, the list of all codes.
+# The code is a number for a class of iclbench, and a hash for any other class. For a backbone with mixers, it is the
+# list of all codes.
 Code = int | str | list[int | str]
 
 
 def of_family(name: str) -> int | str:
-    """The code of the episodes of a family. The family is not imported."""
+    """Return the code of the episodes of a family, without importing the family."""
     return _code(FAMILIES, name)
 
 
 def of_prompts(name: str) -> int | str:
-    """The code of the choice of frozen prompts of a family."""
+    """Return the code of the choice of frozen prompts of a family."""
     shipped = _shipped(FAMILIES, name)
     return of_family(name) if shipped is None else shipped.prompts
 
 
 def of_normaliser(name: str) -> int | str:
-    """The code of the normaliser of a family."""
+    """Return the code of the normaliser of a family."""
     shipped = _shipped(FAMILIES, name)
     return of_family(name) if shipped is None else shipped.normaliser
 
 
 def of_estimator(name: str) -> int | str:
-    """The code of an estimator, which is not imported."""
+    """Return the code of an estimator, without importing the estimator."""
     return _code(ESTIMATORS, name)
 
 
 def of_backbone(name: str, settings: Mapping[str, Any] | None = None) -> Code:
-    """The code of a backbone, or of the backbone of a variant, followed by the codes of mixers in the settings.
+    """Return the code of a backbone, or of the backbone of a variant, followed by the codes of mixers in the settings.
 
     Only variants from outside iclbench are imported.
 
@@ -61,13 +62,16 @@ def of_backbone(name: str, settings: Mapping[str, Any] | None = None) -> Code:
 
 
 def is_ours(registry: Registry, name: str) -> bool:
-    """Whether a name or target refers to a class of iclbench. The class is not imported."""
+    """Return whether a name or target refers to a class of iclbench, without importing the class."""
     return _shipped(registry, name) is not None
 
 
 def _mixers(settings: Mapping[str, Any], code: int | str) -> list[str]:
-    """The mixers in the settings, without duplicates. For a backbone from outside iclbench, these are only the names of
-    existing mixers, because its setting `mixers` may have another meaning."""
+    """Return the mixers in the settings, without duplicates.
+
+    For a backbone from outside iclbench, only names of existing mixers are returned, because its setting `mixers` may
+    have another meaning.
+    """
     value = settings.get("mixers")
     names = [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
     is_builtin = isinstance(code, int)
@@ -75,7 +79,7 @@ def _mixers(settings: Mapping[str, Any], code: int | str) -> list[str]:
 
 
 def _shipped(registry: Registry, name: str) -> Entry | None:
-    """The registry entry of a class of iclbench, by name or target; None for a class from outside iclbench."""
+    """Return the registry entry of a class of iclbench, by name or target; None for a class from outside iclbench."""
     target = registry.entry(name).target
     return next((entry for entry in registry.builtin_entries.values() if entry.target == target), None)
 

@@ -1,7 +1,7 @@
-"""Pairs of backbones for claims over training runs, registered in the card of a grid before they are trained.
+"""Pairs of backbones for claims that hold over training runs, registered in the card of a grid before training.
 
 Two seeds are too few to estimate how much a difference depends on the seed. A pair is therefore trained with more seeds
-on its tasks, and claims about it are claims over training runs.
+on its tasks, so that claims about the pair generalise over training runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Pair(BaseSettings):
         b: the second backbone. Differences are the score of `a` minus the score of `b`.
         tasks: the tasks.
         preset: the preset of the tasks.
-        seeds: seeds of the training runs of both backbones. A claim needs all of them.
+        seeds: seeds of the training runs of both backbones. A claim requires all of these runs.
     """
 
     a: str
@@ -59,7 +59,7 @@ class Pair(BaseSettings):
 
 @cache
 def shipped_pairs() -> tuple[Pair, ...]:
-    """The pairs of all shipped grids."""
+    """Return the pairs in all shipped grids."""
     return tuple(_read_pairs())
 
 

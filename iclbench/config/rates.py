@@ -1,7 +1,8 @@
-"""Tables of learning rates that `iclbench tune` chose, by preset, task and contestant.
+"""Tables of learning rates that `iclbench tune` has chosen, by preset, task and contestant.
 
-`grids/rates/PRESET.toml` is the shipped table for the shipped tasks. Rates in `RESULTS/rates/PRESET.toml` replace its
-rates. Rates of a table replace those of the task card, and options of the user replace both.
+`grids/rates/PRESET.toml` is the shipped table for the shipped tasks. The rates in the table of a results folder,
+`RESULTS/rates/PRESET.toml`, override the shipped table. The rates of both tables override the task card, and the user's
+options override all of these.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from iclbench.registry import BACKBONES
 
 
 class TunedSettings(BaseSettings):
-    """Training settings that were chosen for one contestant (default: those of the preset).
+    """Training settings that were chosen for one contestant; other settings are those of the preset.
 
     Attributes:
         lr: peak learning rate.
         optimiser: adam or adamw.
-        warmup: number of steps in which the learning rate rises from 0.
+        warmup: number of steps during which the learning rate rises from 0.
         weight_decay: weight decay of AdamW.
         betas: the two decay rates of Adam.
         tried: the learning rates that were tried.
@@ -39,19 +40,19 @@ class TunedSettings(BaseSettings):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The chosen settings, as a `train` table."""
+        """The chosen settings as a table `train`."""
         return self.model_dump(mode="json", exclude_none=True, exclude={"tried"})
 
 
 class Tuning(BaseSettings):
-    """Chosen settings for some tasks, and a description of the training runs from which they were chosen.
+    """Chosen settings for some tasks, and a description of the training runs on which the choice is based.
 
     Attributes:
         tasks: names of the tasks that use the settings.
         on: the task of the training runs, if several tasks use its settings.
-        steps: number of steps of every training run.
-        budget: number of parameters of every backbone (default: the preset has no budget).
-        seeds: number of training runs of every learning rate, with different seeds.
+        steps: number of steps of each training run.
+        budget: number of parameters of each backbone (default: the preset has no budget).
+        seeds: number of training runs for each learning rate, with different seeds.
         how: the criterion of the choice and further remarks.
         train: the chosen settings, by contestant.
     """
@@ -66,10 +67,10 @@ class Tuning(BaseSettings):
 
 
 class RateTable(BaseSettings):
-    """A table of learning rates of one preset.
+    """A table of learning rates for one preset.
 
     Attributes:
-        tuned: the chosen settings. Every contestant has at most one entry for a task.
+        tuned: the chosen settings. Each contestant has at most one entry per task.
     """
 
     tuned: list[Tuning] = []
@@ -85,33 +86,33 @@ class RateTable(BaseSettings):
         return self
 
     def settings(self, task: str) -> dict[str, dict[str, Any]]:
-        """The chosen settings for a task, by contestant."""
+        """Return the chosen settings for a task, by contestant."""
         tables = (tuning.train for tuning in self.tuned if task in tuning.tasks)
         return {contestant: choice.settings for table in tables for contestant, choice in table.items()}
 
     def tuning_tasks(self, task: str) -> dict[str, str]:
-        """The tasks on which the settings for a task were chosen, by contestant."""
+        """Return the tasks on which the settings for a task were chosen, by contestant."""
         tunings = (tuning for tuning in self.tuned if task in tuning.tasks)
         return {contestant: tuning.on or task for tuning in tunings for contestant in tuning.train}
 
 
 def shipped_path(preset: str) -> Path:
-    """The shipped table of a preset, which may not exist."""
+    """Return the path of the shipped table for a preset, which may not exist."""
     return cards_folder("grids") / "rates" / f"{preset}.toml"
 
 
 def results_path(results: Path, preset: str) -> Path:
-    """The table of a results folder."""
+    """Return the path of the table for a preset in a results folder, which may not exist."""
     return results / "rates" / f"{preset}.toml"
 
 
 def read_table(path: Path) -> RateTable:
-    """A table, empty if the file does not exist; raises `UsageError` if it is not valid."""
+    """Read a table, which is empty if the file does not exist; raise `UsageError` if it is not valid."""
     return read_card(path, RateTable) if path.is_file() else RateTable()
 
 
 def tuning_task(preset: str, task: str) -> str:
-    """The task on which the shipped rates for a task were chosen: the same task or a similar one."""
+    """Return the task on which the shipped rates for a task were chosen: the same task or a similar task."""
     tunings = read_table(shipped_path(preset)).tuned
     return next((tuning.on for tuning in tunings if task in tuning.tasks and tuning.on), task)
 
@@ -122,7 +123,7 @@ class Rates:
 
     Attributes:
         chosen_settings: the settings, by contestant.
-        tuning_tasks: the task on which they were chosen, by contestant.
+        tuning_tasks: the task on which the settings were chosen, by contestant.
     """
 
     chosen_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -130,14 +131,14 @@ class Rates:
 
     @classmethod
     def of(cls, preset: str, task: str, card: str | None = None, results: Path | None = None) -> Rates:
-        """The rates of the shipped table, replaced by rates of the table of the results folder if it has any.
+        """Return the rates of the shipped table, overridden by rates in the table of the results folder.
 
         Args:
             preset: name of the preset.
             task: name of the task card.
-            card: hash of the card, with or without monitoring settings, which distinguishes a user's task from a
-                shipped task of the same name (default: the hash of the shipped card).
-            results: the results folder, if there is one.
+            card: hash of the card, with or without monitoring settings. It distinguishes a user's task from a shipped
+                task with the same name (default: the hash of the shipped card).
+            results: the results folder, or None.
 
         Raises:
             UsageError: a table is not valid.
@@ -154,24 +155,26 @@ class Rates:
 
     @classmethod
     def of_results(cls, results: Path, preset: str, task: str) -> Rates:
-        """The rates of the table of a results folder."""
+        """Return the rates in the table of a results folder."""
         table = read_table(results_path(results, preset))
         return cls(table.settings(task), table.tuning_tasks(task))
 
     def settings(self, backbone: str) -> Mapping[str, Any]:
-        """The chosen settings of a backbone, as a `train` table. A variant that was not tuned uses the settings of its
-        backbone."""
+        """Return the chosen settings of a backbone as a table `train`.
+
+        A variant that was not tuned uses the settings of its backbone.
+        """
         names = [name for name in BACKBONES.names_in_cards(backbone) if name in self.chosen_settings]
         return self.chosen_settings[names[-1]] if names else {}
 
     def is_chosen(self, backbone: str, train: Mapping[str, Any]) -> bool:
-        """Whether training settings include the chosen settings of a backbone or variant."""
+        """Return whether training settings include the chosen settings of a backbone or variant."""
         settings = self.chosen_settings.get(backbone)
         return settings is not None and all(train.get(key) == value for key, value in settings.items())
 
 
 def learning_rate(preset: Preset, rates: Rates, contestant: str) -> float | None:
-    """The default learning rate of a backbone or variant; None if the preset has no size for it."""
+    """Return the default learning rate of a backbone or variant; None if the preset does not define its size."""
     names = BACKBONES.names_in_cards(contestant) if contestant in BACKBONES.entries else [contestant]
     if preset.budget is None and not any(name in preset.backbones for name in names):
         return None

@@ -1,6 +1,6 @@
 """Resolution of card, preset, `--config` file and `-o key=value` (in this order) to a frozen configuration.
 
-The configuration of a run is complete: it has all settings that the run depends on. It is stored with the weights, as
+The configuration of a run contains all settings on which the run depends. It is stored with the weights, in
 `config.toml`, and its hash identifies the run.
 """
 
@@ -45,22 +45,22 @@ if TYPE_CHECKING:
     from iclbench.core.task import InputKind, TaskShape
     from iclbench.families.base import Family
 
-# The tables of `-o` and of a `--config` file.
+# The tables that `-o` and a `--config` file can set.
 ROOTS = ("task", "backbone", "train")
 
 
 def family_class(name: str) -> type[Family]:
-    """The family with this name or target; raises `UsageError` if it is not a family."""
+    """Return the family class with this name or target; raise `UsageError` if it is not a family."""
     return FAMILIES.subclass(name)
 
 
 def backbone_class(name: str) -> type[Backbone]:
-    """The backbone with this name or target; raises `UsageError` if it is not a backbone."""
+    """Return the backbone class with this name or target; raise `UsageError` if it is not a backbone."""
     return BACKBONES.subclass(name)
 
 
 def unfit_reason(backbone: str, card: TaskCard) -> str | None:
-    """The reason why a backbone cannot be trained on a task; None if it can."""
+    """Return the reason why a backbone cannot be trained on a task; None if it can be trained."""
     family = family_class(card.family)
     inputs: InputKind = "events" if card.head == "event" else "images" if family.reads_images else "features"
     if family.is_stream:
@@ -77,10 +77,10 @@ class TaskConfig(BaseSettings):
     """A task card at one preset.
 
     Attributes:
-        files: locations of the data: the parameters of the family with `Role.LOCATION`. Identities do not depend on
-            them.
-        learned: the result of `Family.learn` on the training data, with their fingerprint. It is empty before a run is
-            created, and for families without data.
+        files: locations of the data, which are the parameters of the family with `Role.LOCATION`. Identities do not
+            depend on them.
+        learned: the result of `Family.learn` on the training data, with the fingerprint of the data. It is empty before
+            a run is created, and for families without data.
     """
 
     name: Annotated[str, *_TRAINED_AND_EVALUATED]
@@ -107,18 +107,20 @@ class TaskConfig(BaseSettings):
 
     @property
     def data(self) -> str | None:
-        """The data set of the episodes, as in result tables; None if they need no data."""
+        """The data set of the episodes, in the format of result tables; None if the episodes do not need data."""
         return self.data_with()
 
     def data_with(self, **further_assignments: str) -> str | None:
-        """`data` with further assignments. Files appear without their folders, which differ between machines."""
+        """Return `data` with further assignments, without folders of files, which differ between machines."""
         values = self.parameters | {key: Path(value).name for key, value in self.files.items()}
         keys = family_class(self.family).data_parameters
         return assignments({key: values[key] for key in keys} | further_assignments) or None
 
     def point_count(self, examples: int) -> int:
-        """The number of points in an episode with this many examples. With the question `next`, the last point is only
-        a target."""
+        """Return the number of points in an episode with this number of examples.
+
+        With the question `next`, an episode has one more point, which is only a target.
+        """
         return examples + (self.question == "next")
 
     @property
@@ -128,15 +130,15 @@ class TaskConfig(BaseSettings):
         return validate(model, self.parameters | self.files, f"task '{self.name}': parameters")
 
     def shift_name(self, shift: str) -> str:
-        """The name of a shift in tables and hashes, which does not depend on the spelling or the order of its parts.
+        """Return the canonical name of a shift, which does not depend on the spelling or the order of its parts.
 
         Raises:
-            UsageError: the family has no such shift, or its parts cannot be combined.
+            UsageError: the family does not have the shift, or its parts cannot be combined.
         """
         return family_class(self.family).parse_class_shift(shift).name
 
     def build(self, data_dir: Path | None = None) -> Family:
-        """The family with these parameters and the stored result of `Family.learn`."""
+        """Build the family with these parameters and the stored result of `Family.learn`."""
         from iclbench.core.answers import check_normaliser
         from iclbench.core.guard import fixed_state
 
@@ -153,15 +155,15 @@ class TaskConfig(BaseSettings):
                 code="not-applicable",
             )
         self.evaluator_names(family, self.evaluators)
-        if not is_ours(cls):  # reports a normaliser of 0 before the training and not only in the evaluation
+        if not is_ours(cls):  # a normaliser of 0 is reported before training, not only in the evaluation
             check_normaliser(family)
         return family
 
     def build_held_out(self, data_dir: Path | None = None, data_changed: bool = False) -> Family:
-        """The family that evaluation prompts are drawn from.
+        """Build the family that samples the evaluation prompts.
 
         Raises:
-            DataError: the data differ from the training data, unless `data_changed` allows it.
+            DataError: the data differ from the training data, and `data_changed` is False.
         """
         from iclbench.core.answers import check_normaliser
 
@@ -172,11 +174,11 @@ class TaskConfig(BaseSettings):
         if not is_ours(type(held_out)):
             check_normaliser(held_out)
         if data_changed:
-            _ = held_out.max_prompts  # raises now if the run cannot read the data
+            _ = held_out.max_prompts  # raises an error now if the run cannot read the data
         return held_out
 
     def with_files(self, files: Mapping[str, Any]) -> TaskConfig:
-        """The task with other locations of its data.
+        """Return the task with other locations of its data.
 
         Raises:
             UnknownNameError: a key is not the location of a file.
@@ -189,8 +191,9 @@ class TaskConfig(BaseSettings):
         return self.model_copy(update={"files": {**self.files, **files}})
 
     def on_data(self, data_dir: Path | None = None) -> TaskConfig:
-        """The task with the result of `Family.learn` and the resolved locations of its files. Tasks without data do not
-        change.
+        """Return the task with the result of `Family.learn` and the resolved locations of its files.
+
+        Tasks without data do not change.
 
         Raises:
             DataError: the data cannot be read.
@@ -199,7 +202,7 @@ class TaskConfig(BaseSettings):
         return self.model_copy(update={"learned": family.learn(), "files": self.files | family.files()})
 
     def shape(self, family: Family) -> TaskShape:
-        """The shape of the task, which determines inputs and outputs of backbones."""
+        """Return the shape of the task, which determines inputs and outputs of backbones."""
         from iclbench.core.task import TaskShape
 
         return TaskShape(
@@ -220,10 +223,10 @@ class TaskConfig(BaseSettings):
         )
 
     def evaluator_names(self, family: Family, names: Sequence[str]) -> list[str]:
-        """The names of these evaluators in the spelling of the family, without duplicates.
+        """Return the names of these evaluators in the spelling of the family, without duplicates.
 
         Raises:
-            UnknownNameError: the family has no such evaluator.
+            UnknownNameError: the family does not have an evaluator.
             UsageError: the question of the task is not `targets`, or its parameters do not allow an evaluator.
         """
         evaluators = {canonical(name): name for name in family.evaluators()}
@@ -248,8 +251,10 @@ class BackboneConfig(BaseSettings):
     settings: dict[str, Any] = {}
 
     def build(self, shape: TaskShape, portable: bool = False) -> Backbone:
-        """The backbone, with weights from the global generator of torch. With `portable`, settings that only choose an
-        implementation have their defaults, which every machine supports."""
+        """Build the backbone, with initial weights from torch's global generator.
+
+        With `portable`, settings that only choose an implementation have their defaults, which all machines support.
+        """
         from iclbench.core.bounds import build_within_limit
 
         build_backbone = backbone_builder()
@@ -270,7 +275,7 @@ class RunConfig(BaseSettings):
 
     @property
     def trained_part(self) -> dict[str, Any]:
-        """The part that the weights depend on, as plain values."""
+        """The part of the configuration on which the weights depend, as plain values."""
         return trained_part(self.dump())
 
     def on_data(self, data_dir: Path | None = None) -> RunConfig:
@@ -278,28 +283,30 @@ class RunConfig(BaseSettings):
         return self.model_copy(update={"task": self.task.on_data(data_dir)})
 
     def dump(self) -> dict[str, Any]:
-        """The configuration as plain values without null, which TOML does not have."""
+        """Return the configuration as plain values, without null, because TOML does not have null."""
         return self.model_dump(mode="json", exclude_none=True)
 
     @property
     def targets(self) -> list[str]:
-        """The targets `package.module:Class` in the configuration, including those of its baselines."""
+        """The targets `package.module:Class` in the configuration, including those in the cards of its baselines."""
         mixers = self.backbone.settings.get("mixers")
         names = [self.task.family, self.backbone.name, *(mixers if isinstance(mixers, list) else [])]
         for baseline in [*self.task.oracles, *self.task.baselines]:
             try:
                 names.append(load_baseline(baseline)[1].estimator)
-            except UsageError:  # an evaluation of the baseline reports it
+            except UsageError:  # the error is reported when the baseline is evaluated
                 continue
         return list(dict.fromkeys(name for name in names if isinstance(name, str) and is_target(name)))
 
     def shape(self, family: Family) -> TaskShape:
-        """The shape of the task, which determines inputs and outputs of the backbone."""
+        """Return the shape of the task, which determines inputs and outputs of the backbone."""
         return self.task.shape(family)
 
     def build(self, family: Family, portable: bool = False) -> Backbone:
-        """The untrained backbone for the family of the task, with weights from the stream of the seed. `portable` as in
-        `BackboneConfig.build`."""
+        """Build the untrained backbone for the family of the task, with weights from the random stream of the seed.
+
+        `portable` is as in `BackboneConfig.build`.
+        """
         from iclbench.core.seeds import global_stream
 
         with global_stream(self.seed, "weights"):
@@ -307,31 +314,33 @@ class RunConfig(BaseSettings):
 
 
 def trained_part(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of the configuration of a run (plain values) that the weights depend on, without its evaluation."""
+    """Return the part of a run's configuration (plain values) on which the weights depend."""
     task = {key: value for key, value in plain["task"].items() if key in TaskConfig.with_role(Role.TRAINED)}
     return {**plain, "task": task}
 
 
 def without_codes(trained: Mapping[str, Any]) -> dict[str, Any]:
-    """The trained part without the codes of the family and the backbone."""
+    """Return the result of `trained_part` without the codes of the family and the backbone."""
     parts = {key: {k: v for k, v in trained[key].items() if k != "code"} for key in ("task", "backbone")}
     return {**trained, **parts}
 
 
 def without_learned(trained: Mapping[str, Any]) -> dict[str, Any]:
-    """The trained part without the result of `Family.learn`."""
+    """Return the result of `trained_part` without the result of `Family.learn`."""
     return {**trained, "task": {key: value for key, value in trained["task"].items() if key != "learned"}}
 
 
 def with_evaluation_of(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration `old` (plain values) with the evaluation of `new`. The part that the weights depend on does not
-    change."""
+    """Return the configuration `old` (plain values) with the evaluation settings of `new`.
+
+    The part on which the weights depend does not change.
+    """
     evaluated = {key: value for key, value in new["task"].items() if key not in TaskConfig.with_role(Role.TRAINED)}
     return {**old, "task": {**trained_part(old)["task"], **evaluated}}
 
 
 def parse_overrides(pairs: Sequence[str], roots: Sequence[str] = ROOTS) -> dict[str, Any]:
-    """Nested tables from `key=value` pairs. Values are TOML, but strings do not need quotes.
+    """Convert `key=value` pairs to nested tables. Values are TOML, but strings do not need quotes.
 
     >>> parse_overrides(["backbone.layers=6", "task.glyphs=omniglot"])
     {'backbone': {'layers': 6}, 'task': {'glyphs': 'omniglot'}}
@@ -342,7 +351,8 @@ def parse_overrides(pairs: Sequence[str], roots: Sequence[str] = ROOTS) -> dict[
         path = [part.strip().replace("-", "_") for part in key.split(".")]
         if not equals or len(path) < 2 or not all(path):
             raise UsageError(
-                f"-o {shorten(pair)}: write -o root.key=value with root one of {', '.join(roots)}", code="bad-syntax"
+                f"-o {shorten(pair)}: write -o root.key=value, where root is one of {', '.join(roots)}",
+                code="bad-syntax",
             )
         _check_root(path[0], roots)
         table = tables
@@ -358,12 +368,12 @@ def parse_overrides(pairs: Sequence[str], roots: Sequence[str] = ROOTS) -> dict[
 
 
 def user_tables(overrides: Sequence[str] = (), config_file: Path | None = None) -> dict[str, Any]:
-    """The tables of a `--config` file, with the changes of `-o`."""
+    """Return the tables of a `--config` file, with the changes by `-o`."""
     return _merge(_read_config(config_file) if config_file else {}, parse_overrides(overrides))
 
 
 def tables_origin(overrides: Sequence[str] = (), config_file: Path | None = None) -> str:
-    """The origin of the tables of `user_tables`, as a prefix of their names in messages."""
+    """Return the origin of the user's tables, as a prefix for the names of tables in messages."""
     if config_file is None:
         return "-o "
     return f"{config_file} or -o " if overrides else f"{config_file}: "
@@ -372,12 +382,12 @@ def tables_origin(overrides: Sequence[str] = (), config_file: Path | None = None
 def resolve_task(
     name: str, preset: str, overrides: Mapping[str, Any] | None = None, where: str = "-o task"
 ) -> tuple[TaskConfig, TaskCard]:
-    """The task at a preset, and its card.
+    """Return the configuration of a task at a preset, and the card of the task.
 
     Args:
         name: name of the card, or a path to it.
         preset: name of the preset.
-        overrides: the user's changes, as in a table `task`.
+        overrides: the user's changes, in the format of a table `task`.
         where: origin of the changes, for messages.
 
     Raises:
@@ -406,14 +416,14 @@ def resolve_task(
     protocol_changes, parameter_changes = _split_task_table(overrides or {}, parameters, where)
     owners = {key: preset_card if key in Preset.model_fields else card for key in TaskConfig.with_role(Role.PROTOCOL)}
     protocol = {key: getattr(owner, key) for key, owner in owners.items()} | protocol_changes
-    # The configuration does not have settings that the head does not use.
+    # Settings that the head does not use are not part of the configuration.
     heads_of = {"floor": ("gaussian", "mixture", "event"), "components": MIXTURES, "buckets": ("bar",)}
     for key, heads in heads_of.items():
         if (head := protocol["head"]) not in heads:
             if key in protocol_changes:
                 allowed_heads = " or ".join(filter(None, [", ".join(heads[:-1]), heads[-1]]))
                 raise UsageError(
-                    f"{where}.{key} needs head {allowed_heads}, and task '{task}' has head {head}; remove it",
+                    f"{where}.{key} needs head {allowed_heads}, but task '{task}' has head {head}; remove it",
                     code="not-applicable",
                 )
             del protocol[key]
@@ -449,7 +459,7 @@ def _split_task_table(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split a table `task` into changes of the protocol and changes of the parameters of the family.
 
-    The table may have tables `protocol` and `parameters`. Its other keys are assigned to one of the two by name.
+    The table may contain tables `protocol` and `parameters`. All other keys are assigned to one of the two by name.
 
     Raises:
         UsageError: a key belongs to both or to neither, or is given twice.
@@ -489,7 +499,7 @@ def resolve_run(
     data_dir: Path | None = None,
     results: Path | None = None,
 ) -> RunConfig:
-    """The frozen configuration of a run; raises `UsageError` for the first value that is not valid."""
+    """Return the frozen configuration of a run; raise `UsageError` for the first invalid value."""
     tables = user_tables(overrides, config_file)
     prefix = tables_origin(overrides, config_file)
     return resolve_tables(task, backbone, preset, seed, tables, prefix, data_dir=data_dir, results=results)
@@ -507,16 +517,16 @@ def resolve_tables(
     tuned: bool = True,
     resolved: tuple[TaskConfig, TaskCard] | None = None,
 ) -> RunConfig:
-    """The frozen configuration of a run, from the tables `task`, `backbone` and `train` of a `--config` file.
+    """Return the frozen configuration of a run, given the user's tables `task`, `backbone` and `train`.
 
     Args:
         task, backbone, preset, seed: as in `iclbench train`.
-        tables: the user's tables.
+        tables: the user's tables, as in a `--config` file.
         prefix: text before the names of tables in messages.
-        data_dir: folder of the data of the task. The size of a backbone may depend on the data.
-        results: the results folder, with a table of learning rates that replace those of the shipped table.
+        data_dir: folder of the task's data, on which the size of a backbone may depend.
+        results: the results folder, whose table of learning rates overrides the shipped table.
         tuned: whether to use the tables of learning rates.
-        resolved: the result of `resolve_task`, if the task was resolved before.
+        resolved: the result of `resolve_task`, if the task has already been resolved.
 
     Raises:
         UsageError: a value is not valid.
@@ -526,7 +536,7 @@ def resolve_tables(
     preset_card = card.preset(canonical(preset), task_config.name)
     name = canonical_name(backbone)
     for card_name in [*preset_card.backbones, *preset_card.train_for]:
-        BACKBONES.entry(card_name)  # raises for a mistyped name, which would have no effect
+        BACKBONES.entry(card_name)  # raises an error for a mistyped name, which would otherwise have no effect
     if (reason := unfit_reason(name, card)) is not None:
         raise UsageError(f"task '{task_config.name}', backbone '{name}': {reason}", code="not-applicable")
     if task_config.context_targets and (setting := backbone_class(name).own_context_targets) is not None:
@@ -565,8 +575,10 @@ def resolve_training(
     *,
     rates: Rates,
 ) -> TrainSettings:
-    """The training settings: those of the preset, of the preset for this backbone, of the tables of learning rates,
-    and of the user. Later settings replace earlier ones.
+    """Return the training settings.
+
+    They come from these sources, in order; later sources override earlier sources: the preset, the preset for this
+    backbone, the tables of learning rates, and the user.
 
     Args:
         task: the task.
@@ -593,10 +605,10 @@ def resolve_training(
 def _settings(
     name: str, task: TaskConfig, preset: Preset, changes: Mapping[str, Any], prefix: str, data_dir: Path | None
 ) -> BaseSettings:
-    """The settings of a backbone: those of the card, of the user, of the variant, and of the budget of the preset.
+    """Return the settings of a backbone from the card, the user, the variant, and the budget of the preset.
 
     Raises:
-        UsageError: a setting is unknown, conflicts with the name, or no size is near the budget.
+        UsageError: a setting is unknown or conflicts with the variant, or no size is near the budget.
     """
     cls = backbone_class(name)
     model, settings = cls.Settings, {}
@@ -617,7 +629,7 @@ def _settings(
     if "spread" in changes and task.head not in _SPREAD_HEADS:
         heads = " or ".join(_SPREAD_HEADS)
         raise UsageError(
-            f"{prefix}backbone.spread needs head {heads}, and the task has head {task.head}; remove it",
+            f"{prefix}backbone.spread needs head {heads}, but the task has head {task.head}; remove it",
             code="not-applicable",
         )
     unsized = validate(model, _merge(settings, BACKBONES.variant(name).frozen), f"backbone '{name}'")
@@ -629,7 +641,7 @@ def _settings(
 
 
 def _check_monitoring(task: TaskConfig, train: TrainSettings) -> None:
-    """Raise `UsageError` if the card lacks an evaluator that is used during training."""
+    """Raise `UsageError` if the card does not have an evaluator that is used during training."""
     evaluators = {canonical(name) for name in task.evaluators}
     for name in train.evaluators:
         if canonical(name) not in evaluators:
@@ -643,7 +655,7 @@ def _check_monitoring(task: TaskConfig, train: TrainSettings) -> None:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """The differences between two configurations, in the form `key: old -> new`."""
+    """Return the differences between two configurations, in the form `key: old -> new`."""
     lines = []
     for key in sorted({*old, *new}):
         a, b = old.get(key), new.get(key)

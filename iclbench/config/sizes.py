@@ -1,10 +1,10 @@
-"""Sizes of backbones: the settings that give a backbone the parameter budget of a preset.
+"""Search for the settings that give a backbone the parameter budget of a preset.
 
-The same rule holds for all backbones. The class determines fixed settings for a budget (`Backbone.at_budget`: depth,
-heads) and the settings by which it grows (`Backbone.grows`). The search finds the value of the first of these settings
-with the size nearest to the budget. While the size deviates by more than `BUDGET_TOLERANCE`, the search continues with
-the next setting, which has finer steps. The count excludes the image encoder, which is the same for all backbones of a
-task and often larger than they are.
+The same rule holds for all backbones. The class determines the settings that are fixed for a budget
+(`Backbone.at_budget`: depth, heads) and the settings by which it grows (`Backbone.grows`). The search finds the value
+of the first growing setting whose size is nearest to the budget. While the size deviates by more than
+`BUDGET_TOLERANCE`, the search continues with the next setting, which has finer steps. The size excludes the image
+encoder, which is the same for all backbones of a task and often larger than the backbones.
 """
 
 from __future__ import annotations
@@ -27,34 +27,36 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("iclbench")
 
-# Backbones with at most this budget and no larger integer in their settings are built in memory to count their
-# parameters: building them without memory takes longer.
+# To count the parameters of a backbone, it is built in memory if neither its budget nor an integer in its settings
+# exceeds these limits. For small backbones, this is faster than building them without memory.
 _MEMORY_BUDGET, _MEMORY_WIDTH = 1_000_000, 4096
-# Number of sizes after which the search halves its interval instead of interpolating.
+# Number of evaluated sizes after which the search bisects its interval instead of interpolating.
 _MAX_INTERPOLATIONS = 9
-# Steps from the nearest value of the first setting at which the other settings are searched again.
+# Offsets from the nearest value of the first setting, in steps, at which the other settings are searched again.
 _NEIGHBOURS = (-1, 1, -2, 2)
-# Settings that are scaled with the first growing setting: the hidden width of a feed-forward network.
+# Settings that are scaled with the first growing setting, such as the hidden width of a feed-forward network.
 _PROPORTIONAL = ("hidden",)
 
 
 def budget_settings(
     name: str, cls: type[Backbone], budget: int, shape: TaskShape, fixed: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Settings that give a backbone this number of parameters, excluding its image encoder.
+    """Return settings that give a backbone this number of parameters, excluding its image encoder.
 
     Args:
         name: name of the backbone, for messages.
         cls: class of the backbone.
         budget: number of parameters.
         shape: shape of the task.
-        fixed: settings that do not change. If they set the width of the backbone, nothing is searched.
+        fixed: settings that do not change. If they include the first growing setting (usually the width), no search is
+            needed.
 
     Returns:
-        The fixed settings and those of the search.
+        The fixed settings and the settings that the search determined.
 
     Raises:
-        UsageError: all sizes deviate by more than `BUDGET_TOLERANCE` from the budget. The message has the nearest size.
+        UsageError: all sizes deviate by more than `BUDGET_TOLERANCE` from the budget. The message contains the nearest
+            size.
     """
     settings, parameters = nearest_settings(name, cls, budget, shape, fixed)
     if parameters is None or abs(deviation(parameters, budget)) <= BUDGET_TOLERANCE:
@@ -69,8 +71,8 @@ def budget_settings(
         return settings
     size = ", ".join(f"{key} {settings[key]}" for key in searchable if key in settings)
     raise UsageError(
-        f"'{name}' cannot have {count(budget)} parameters here: the nearest is {size} with {count(parameters)} "
-        f"({deviation(parameters, budget):+.0%}); give another size with -o backbone.{searchable[0]}=N",
+        f"'{name}' cannot have {count(budget)} parameters here: the nearest size is {size} with {count(parameters)} "
+        f"({deviation(parameters, budget):+.0%}); set another size with -o backbone.{searchable[0]}=N",
         code="not-applicable",
     )
 
@@ -78,8 +80,10 @@ def budget_settings(
 def nearest_settings(
     name: str, cls: type[Backbone], budget: int, shape: TaskShape, fixed: Mapping[str, Any]
 ) -> tuple[dict[str, Any], int | None]:
-    """The settings with the size nearest to a budget, and their number of parameters (None if no search was needed).
-    Arguments as in `budget_settings`."""
+    """Return the settings whose size is nearest to a budget, and their number of parameters (None without a search).
+
+    The arguments are the same as in `budget_settings`.
+    """
     start = {**cls.at_budget(budget, shape), **fixed}
     growing = [key for key in cls.searched_settings(start) if key in cls.Settings.model_fields]
     if not growing:
@@ -100,8 +104,10 @@ def nearest_settings(
 def _search(
     name: str, cls: type[Backbone], budget: int, shape: TaskShape, start: str, fixed: tuple[str, ...]
 ) -> tuple[dict[str, Any], int]:
-    """The settings with the nearest size, and their number of parameters. `start` is JSON text, because the
-    cache needs hashable arguments."""
+    """Return the settings with the nearest size, and their number of parameters.
+
+    `start` is JSON text, because the cache requires hashable arguments.
+    """
     best: dict[str, Any] = json.loads(start)
     defaults = dict(cls.Settings())
     growing = [key for key in cls.searched_settings(best) if key in defaults and key not in fixed]
@@ -110,7 +116,7 @@ def _search(
         for key in _PROPORTIONAL
         if key in growing[1:]
         and defaults[key]
-        and defaults[growing[0]]  # a setting without a default follows from another setting
+        and defaults[growing[0]]  # a setting without a default is computed from another setting
     }
 
     def with_value(base: dict[str, Any], key: str, value: int) -> dict[str, Any]:
@@ -139,7 +145,7 @@ def _search(
             best, best_size = candidate, parameter_count(candidate)
         if abs(deviation(best_size, budget)) <= BUDGET_TOLERANCE:
             return best, best_size
-    # Neighbours of the nearest value of the first setting may allow a size nearer to the budget.
+    # With a neighbouring value of the first setting, the other settings may come nearer to the budget.
     for steps in _NEIGHBOURS if len(growing) > 1 else ():
         value = first_value + steps * cls.step(growing[0], best)
         for key in growing[1:] if value > 0 else ():
@@ -150,10 +156,10 @@ def _search(
 
 
 def _nearest_value(parameter_count: Callable[[int], int], budget: int, step: int) -> int:
-    """The multiple of `step` whose size is nearest to the budget.
+    """Return the multiple of `step` whose size is nearest to the budget.
 
-    Sizes grow with every setting, nearly as a polynomial of degree two. The next factor is therefore the one at which
-    the parabola through the nearest sizes meets the budget, within the interval of possible factors.
+    The size is approximately a quadratic function of each setting. The next factor is therefore the point at which the
+    parabola through the nearest sizes meets the budget, within the interval of possible factors.
     """
     sizes = {factor: parameter_count(factor * step) for factor in (1, 4, 16)}
     if sizes[1] == sizes[16]:
@@ -172,7 +178,7 @@ def _nearest_value(parameter_count: Callable[[int], int], budget: int, step: int
 
 
 def _interpolated_factor(sizes: Mapping[int, int], budget: int) -> int:
-    """The last integer at which the parabola through the three sizes nearest to the budget is below the budget."""
+    """Return the last integer at which the parabola through the three nearest sizes is below the budget."""
     import numpy as np
 
     nearest = sorted(sizes, key=lambda factor: abs(sizes[factor] - budget))[:3]
@@ -199,13 +205,14 @@ def _parameter_count(name: str, cls: type[Backbone], shape: TaskShape, settings:
 def check_size(
     task: str, backbone: str, preset: str, settings: Mapping[str, Any], card: TaskCard | None = None
 ) -> None:
-    """Raise `UsageError` if a built-in backbone has no size. For a plug-in, which then has its default size, log the
-    message.
+    """Raise `UsageError` if neither the preset nor the user sets the size of a built-in backbone.
+
+    A plug-in then has its default size, and the message is only logged.
 
     Args:
         task, backbone, preset: as in `iclbench train`.
-        settings: settings of the backbone from the user.
-        card: the card of the task, if it was read before.
+        settings: the user's settings of the backbone.
+        card: the card of the task, if it has already been read.
     """
     if (message := missing_size_message(task, backbone, preset, settings, card)) is None:
         return
@@ -217,8 +224,10 @@ def check_size(
 def missing_size_message(
     task: str, backbone: str, preset: str, settings: Mapping[str, Any], card: TaskCard | None = None
 ) -> str | None:
-    """The error message for a backbone without a size; None if the preset has a budget, or if the card or the user
-    gives a size. Arguments as in `check_size`."""
+    """Return the error message for a backbone without a size; None if the preset, the card or the user sets a size.
+
+    The arguments are the same as in `check_size`.
+    """
     name, card = load_task(task) if card is None else (task, card)
     preset_card = card.preset(canonical(preset), name)
     backbone = canonical_name(backbone)
@@ -241,7 +250,7 @@ def missing_size_message(
 
 @cache
 def log_once(message: str) -> None:
-    """Log a message, once per process."""
+    """Log a message once per process."""
     log.info(message)
 
 
