@@ -1,4 +1,4 @@
-"""The trials of a search, `RESULTS/rates/PRESET/TASK-CONTESTANT.trials.parquet`, and its choices,
+"""Storage of the trials of a search, `RESULTS/rates/PRESET/TASK-CONTESTANT.trials.parquet`, and of the chosen settings,
 `RESULTS/rates/PRESET.toml`."""
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _HEADER = """\
 
 @dataclass(frozen=True)
 class Point:
-    """The score of some settings, over all seeds.
+    """The score of one choice of settings, over all seeds.
 
     Attributes:
         settings: training settings.
         value: mean over seeds; None if a training run diverged or its scores failed.
-        sd: standard deviation over seeds; None with one seed.
+        sd: standard deviation over seeds; None for a single seed.
     """
 
     settings: Mapping[str, Any]
@@ -56,10 +56,10 @@ class Curve:
 
     Attributes:
         results: results folder.
-        base: configuration of the contestant on the task, without settings from tables of rates.
-        prompt_set: the validation episodes.
-        seeds: number of training runs of every choice.
-        budget: parameters of every backbone at the preset; None if the preset has no budget.
+        base: configuration of the contestant on the task, without settings from tables of learning rates.
+        prompt_set: name of the validation episodes.
+        seeds: number of training runs for each choice of settings.
+        budget: number of parameters of all backbones at the preset; None if the preset has no budget.
     """
 
     results: Path
@@ -74,10 +74,10 @@ class Curve:
         return self.results / "rates" / self.base.preset / f"{name}.trials.parquet"
 
     def rows(self) -> pd.DataFrame:
-        """All trials in the file, including those of other settings of the preset.
+        """Return all trials in the file, including trials with other settings of the preset.
 
         Raises:
-            TableError: the file cannot be read. It is not replaced, since it may hold hours of trials.
+            TableError: the file cannot be read. It is not replaced, because it may contain hours of trials.
         """
         return tables.read("trials", self.path) if self.path.is_file() else tables.frame("trials", [])
 
@@ -89,16 +89,16 @@ class Curve:
             tables.write("trials", rows.sort_values(["lr", "variant", "seed"], ignore_index=True), self.path, {})
 
     def trials(self, settings: Mapping[str, Any]) -> list[Trial]:
-        """The trials of some settings, one for every seed."""
+        """Return the trials of some settings, one per seed."""
         return [Trial.of(self.base, settings, seed) for seed in range(self.seeds)]
 
     def missing_trials(self, settings: Mapping[str, Any]) -> list[Trial]:
-        """The trials of some settings that are not finished."""
+        """Return the unfinished trials of some settings."""
         scores = self._scores()
         return [trial for trial in self.trials(settings) if (trial.variant, trial.config.seed) not in scores]
 
     def point(self, settings: Mapping[str, Any]) -> Point | None:
-        """The score of some settings; None if a trial is missing."""
+        """Return the score of some settings; None if a trial is missing."""
         return self._point(settings, self._scores())
 
     def _point(
@@ -113,18 +113,20 @@ class Curve:
         return Point(settings, fmean(values), stdev(values) if len(values) > 1 else None)
 
     def points(self) -> list[Point]:
-        """All choices with a score on these episodes, by learning rate. Their settings are the rate and those that
-        differ from the preset."""
+        """Return all points with a score on these episodes, in order of the learning rate.
+
+        The settings of a point are the learning rate and all settings that differ from the preset.
+        """
         scores = self._scores()
         points = (self._point(settings, scores) for settings in self._choices())
         return [point for point in points if point is not None]
 
     def rate_points(self) -> list[Point]:
-        """The points at which only the learning rate differs from the preset."""
+        """Return the points at which only the learning rate differs from the preset."""
         return [point for point in self.points() if point.settings.keys() == {"lr"}]
 
     def _choices(self) -> list[dict[str, Any]]:
-        """All choices of settings in the file, including those of other steps or sizes of the preset."""
+        """Return all choices of settings in the file, including choices for other steps or sizes of the preset."""
         preset_settings, choices = self.base.train.model_dump(mode="json"), []
         columns = ["lr", "optimiser", "warmup", "weight_decay", "beta_1", "beta_2"]
         for *settings, beta_1, beta_2 in self.rows()[columns].drop_duplicates().itertuples(index=False):
@@ -136,7 +138,7 @@ class Curve:
         return sorted(choices, key=lambda choice: (choice["lr"], str(choice)))
 
     def _scores(self) -> dict[tuple[str, int], tuple[float | None]]:
-        """The value of every trial on these episodes, in a tuple (None if it failed), by variant and seed."""
+        """Return the value of each trial on these episodes by variant and seed, in a tuple (None if it failed)."""
         rows = self.rows()
         rows = rows[rows["prompt_set"].eq(self.prompt_set)]
         values = [(None if pd.isna(value) else float(value),) for value in rows["value"]]
@@ -144,8 +146,11 @@ class Curve:
 
 
 def write_choice(curve: Curve, choice: TunedSettings, objective_text: str) -> None:
-    """Write the choice for a contestant on a task into the table of the results folder. It replaces earlier choices
-    for this task and for the tasks that use its rate. `objective_text` describes the objective."""
+    """Write the choice for a contestant on a task to the table in the results folder.
+
+    It replaces earlier choices for this task and for the tasks that use its learning rate. `objective_text` describes
+    the objective.
+    """
     base = curve.base
     path, task, contestant = results_path(curve.results, base.preset), base.task.name, base.backbone.name
     tasks = [task, *follower_tasks(curve)]
@@ -169,8 +174,11 @@ def write_choice(curve: Curve, choice: TunedSettings, objective_text: str) -> No
 
 
 def follower_tasks(curve: Curve) -> list[str]:
-    """The other tasks that use the rate of this one in the shipped table, such as function classes that use the rate of
-    linear functions. Tasks on which the contestant was tuned directly are omitted."""
+    """Return the other tasks that use the learning rate of this task in the shipped table.
+
+    For example, several function classes use the rate of linear functions. Tasks on which the contestant was tuned
+    directly are omitted.
+    """
     base, preset = curve.base, curve.base.preset
     task, contestant = base.task.name, base.backbone.name
     shipped = read_table(shipped_path(preset)).tuned
@@ -183,7 +191,7 @@ def follower_tasks(curve: Curve) -> list[str]:
 
 
 def _without(tuning: Tuning, task: str, contestant: str) -> list[Tuning]:
-    """The group without this contestant on this task."""
+    """Remove a contestant on a task from a group of choices, and return the remaining groups."""
     if task not in tuning.tasks or contestant not in tuning.train:
         return [tuning]
     other_tasks = [name for name in tuning.tasks if name != task]
@@ -206,7 +214,7 @@ def _merged(tunings: Sequence[Tuning]) -> list[Tuning]:
 
 @contextmanager
 def _rates_lock(results: Path) -> Iterator[None]:
-    """Prevent other commands from writing to the folder of rates within the block."""
+    """Prevent other commands from writing to the folder of learning rates within the block."""
     folder = results / "rates"
     with write_errors(results):
         folder.mkdir(parents=True, exist_ok=True)

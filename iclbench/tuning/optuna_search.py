@@ -1,4 +1,4 @@
-"""Joint search over learning rate, warm-up, weight decay and Adam's second decay rate, by Optuna's tree-structured
+"""Joint search over learning rate, warm-up, weight decay and Adam's second decay rate, with Optuna's tree-structured
 Parzen estimator (Bergstra et al., 2011)."""
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.study import Study
 
-# The ranges of a draw: learning rate, warm-up as a share of the steps, AdamW's weight decay, 1 - beta_2.
+# The ranges of the parameters: learning rate, warm-up as a share of the steps, AdamW's weight decay, 1 - beta_2.
 RANGES = {"lr": (1e-4, 3e-2), "warmup": (0.0, 0.2), "weight_decay": (1e-4, 0.3), "forgetting": (1e-3, 1e-1)}
-# Number of choices before the estimator proposes one: the preset's settings, then random ones.
+# Number of choices before the estimator's first proposal: the preset's settings, then random settings.
 STARTUP_CHOICES = 10
-# If this number of proposals has been tried before, a choice is drawn at random.
+# If this number of proposals in a row have already been tried, the next choice is random.
 _MAX_PROPOSALS = 10
 
 
 @dataclass(frozen=True)
 class OptunaSearch:
-    """A number of choices of settings, each trained from every seed. The preset's settings are one of them.
+    """A search over a given number of choices of settings, which include the preset's settings.
 
-    No study is stored, and every choice is a function of the set of points. So an interrupted search continues as if
-    it had not been interrupted, and a search with more trials continues one with fewer. Points of earlier commands
-    count, and the estimator learns from them.
+    Each choice is trained with all seeds. Choices depend only on the set of points, so no study needs to be stored: an
+    interrupted search continues as if it had not been interrupted, and a search with more trials continues a search
+    with fewer trials. Points from earlier commands count as trials, and the estimator learns from them.
 
     Attributes:
         trials: number of choices.
         base: the preset's training settings.
-        sign: 1 if lower is better, else -1.
+        sign: 1 if lower is better, otherwise -1.
     """
 
     trials: int
@@ -44,11 +44,11 @@ class OptunaSearch:
     sign: int
 
     def points(self, curve: Curve) -> list[Point]:
-        """All points on these episodes with the preset's steps, including those of learning rates alone."""
+        """Return all points on these episodes with the preset's steps, including those of rate searches."""
         return curve.points()
 
     def next(self, points: Sequence[Point]) -> list[dict[str, Any]]:
-        """The first `STARTUP_CHOICES` choices in parallel, then one after the other."""
+        """Return the first `STARTUP_CHOICES` choices at once, and then one choice at a time."""
         finished = [dict(point.settings) for point in points]
         if missing := [choice for choice in self._startup() if choice not in finished]:
             return missing
@@ -61,26 +61,26 @@ class OptunaSearch:
         return [{"lr": self.base.lr}, *(self._draw(seed) for seed in range(1, min(self.trials, STARTUP_CHOICES)))]
 
     def _draw(self, seed: int) -> dict[str, Any]:
-        """A random choice."""
+        """Return a random choice."""
         from optuna.samplers import RandomSampler
 
         return self._settings(_study(RandomSampler(seed=seed)).ask(_distributions()).params)
 
     def _propose(self, points: Sequence[Point], seed: int) -> dict[str, Any]:
-        """The estimator's choice, given the points."""
+        """Return the estimator's choice, given the points."""
         from optuna.samplers import TPESampler
         from optuna.trial import TrialState, create_trial
 
         study = _study(TPESampler(seed=seed, n_startup_trials=0))
         for point in sorted(points, key=lambda each: sorted(map(str, each.settings.items()))):
-            # A failed choice has no value but is worse than all others. Optuna treats pruned trials like this.
+            # A failed choice has no value and must count as worse than all others, as pruned trials in Optuna do.
             outcome = {"state": TrialState.PRUNED} if point.value is None else {"value": self.sign * point.value}
             inputs = {"params": self._parameters(point.settings), "distributions": _distributions()}
             study.add_trial(create_trial(**inputs, **outcome))
         return self._settings(study.ask(_distributions()).params)
 
     def _settings(self, parameters: Mapping[str, float]) -> dict[str, Any]:
-        """Rounded settings: the rate, and those that differ from the preset."""
+        """Convert parameters to rounded settings: the learning rate, and all settings that differ from the preset."""
         others = {
             "optimiser": "adamw",
             "warmup": round(parameters["warmup"] * self.base.steps),
@@ -91,7 +91,7 @@ class OptunaSearch:
         return {"lr": float(f"{parameters['lr']:.3g}")} | {k: v for k, v in others.items() if v != preset_settings[k]}
 
     def _parameters(self, settings: Mapping[str, Any]) -> dict[str, float]:
-        """The inverse of `_settings`, with each parameter clipped to its range."""
+        """Convert settings to parameters, clipped to their ranges; the inverse of `_settings`."""
         train = self.base.model_copy(update=dict(settings))
         parameters = {
             "lr": train.lr,

@@ -1,4 +1,4 @@
-"""The settings to try next, given the points so far."""
+"""Selection of the settings to try next, and of the final choice, from the points so far."""
 
 from __future__ import annotations
 
@@ -9,44 +9,44 @@ from typing import Any, Protocol
 
 from iclbench.tuning.curves import Curve, Point
 
-# Maximum number of extensions of the range of rates at either end.
+# Maximum number of extensions of the range of learning rates at each end.
 MAX_EXTENSIONS = 2
-# Significance level of the test between settings.
+# Significance level of the test for a difference between settings.
 _LEVEL = 0.05
 
 
 class Search(Protocol):
-    """A method of searching for settings."""
+    """A search method for settings."""
 
     def points(self, curve: Curve) -> list[Point]:
-        """The points so far, with all seeds finished."""
+        """Return the points so far for which all seeds are finished."""
 
     def next(self, points: Sequence[Point]) -> list[dict[str, Any]]:
-        """Settings to try in parallel; empty if the search is over."""
+        """Return the settings to try next, in parallel; empty if the search is over."""
 
 
 def find_best(points: Sequence[Point], sign: int) -> Point | None:
-    """The point with the best mean, and among ties the one with the smallest rate; None if all failed.
+    """Return the point with the best mean; with ties, the point with the smallest learning rate; None if all failed.
 
     Args:
         points: the points of a search.
-        sign: 1 if lower is better, else -1.
+        sign: 1 if lower is better, otherwise -1.
     """
     candidates = [(sign * point.value, point.lr, point) for point in points if point.value is not None]
     return min(candidates, key=lambda each: each[:2])[-1] if candidates else None
 
 
 def find_choice(points: Sequence[Point], sign: int, seeds: int) -> Point | None:
-    """The point with the smallest rate whose mean is within one standard error of the best mean; None if all failed.
+    """Return the point with the smallest learning rate within one standard error of the best mean; None if all failed.
 
-    The largest good rate is often next to a rate at which training fails, and some seeds may fail at it too. This is
-    the one-standard-error rule of Breiman et al. (1984). The standard error is that of the best point over its seeds,
-    and 0 with one seed.
+    This is the one-standard-error rule of Breiman et al. (1984). It prefers small rates, because the largest good rate
+    is often close to rates at which training fails, so other seeds may fail at it. The standard error is the standard
+    error of the best point's mean over seeds, and 0 for a single seed.
 
     Args:
         points: the points of a search.
-        sign: 1 if lower is better, else -1.
-        seeds: number of seeds of every point.
+        sign: 1 if lower is better, otherwise -1.
+        seeds: number of seeds of each point.
     """
     best_point = find_best(points, sign)
     if best_point is None or best_point.value is None:
@@ -58,7 +58,7 @@ def find_choice(points: Sequence[Point], sign: int, seeds: int) -> Point | None:
 
 
 def not_different(points: Sequence[Point], choice: Point, seeds: int) -> list[Point]:
-    """The points whose means over seeds are not significantly different from the choice (Welch's t-test, 5 %)."""
+    """Return the points whose means over seeds do not differ significantly from the choice (Welch's t-test, 5 %)."""
     from scipy import stats
 
     equal_points = []
@@ -69,7 +69,7 @@ def not_different(points: Sequence[Point], choice: Point, seeds: int) -> list[Po
         if seeds > 1 and spread > 0:
             moments = (choice.value, choice.sd, seeds, point.value, point.sd, seeds)
             is_equal = float(stats.ttest_ind_from_stats(*moments, equal_var=False).pvalue) > _LEVEL
-        else:  # the test needs a spread, which a single seed or equal values do not have
+        else:  # the test requires a positive variance, which a single seed or equal values do not have
             is_equal = seeds == 1 or point.value == choice.value
         if is_equal:
             equal_points.append(point)
@@ -78,23 +78,26 @@ def not_different(points: Sequence[Point], choice: Point, seeds: int) -> list[Po
 
 @dataclass(frozen=True)
 class RateSearch:
-    """A search over some learning rates, and over further ones if the best is at the edge of the tried range.
+    """A search over some learning rates, which is extended while the best rate is at an edge of the tried range.
 
     Attributes:
         rates: learning rates that are always tried.
-        sign: 1 if lower is better, else -1.
+        sign: 1 if lower is better, otherwise -1.
     """
 
     rates: Sequence[float]
     sign: int
 
     def points(self, curve: Curve) -> list[Point]:
-        """The points at which only the rate differs from the preset, including those of earlier commands."""
+        """Return the points at which only the rate differs from the preset, including points from earlier commands."""
         return curve.rate_points()
 
     def next(self, points: Sequence[Point]) -> list[dict[str, Any]]:
-        """The rates of the search first. Then, if the smallest or the largest tried rate is best, the rate beyond it,
-        at most `MAX_EXTENSIONS` times at either end. If all rates diverged, a rate below the smallest."""
+        """Return the rates of the search first, and then extensions of their range.
+
+        If the smallest or the largest tried rate is best, the next rate is beyond it, at most `MAX_EXTENSIONS` times at
+        each end. If training fails at all rates, the next rate is below the smallest.
+        """
         tried_rates = sorted({point.lr for point in points})
         if missing := [rate for rate in self.rates if rate not in tried_rates]:
             return [{"lr": rate} for rate in missing]
@@ -109,14 +112,15 @@ class RateSearch:
         return []
 
     def is_at_edge(self, points: Sequence[Point]) -> bool:
-        """Whether the best rate is the smallest or the largest tried rate."""
+        """Return whether the best rate is the smallest or the largest tried rate."""
         best_point, tried_rates = find_best(points, self.sign), [point.lr for point in points]
         return best_point is not None and best_point.lr in (min(tried_rates), max(tried_rates))
 
 
 def neighbour_rate(rate: float, direction: int) -> float:
-    """A rate about three times as large (`direction` 1) or as small (-1). It is in the series 1, 3, 10, ... if the rate
-    is.
+    """Return a rate that is about three times larger (`direction` 1) or smaller (-1).
+
+    If the rate belongs to the series 1, 3, 10, ..., the result is its neighbour in the series.
 
     >>> neighbour_rate(1e-3, -1), neighbour_rate(3e-4, -1), neighbour_rate(1e-2, 1)
     (0.0003, 0.0001, 0.03)

@@ -1,4 +1,4 @@
-"""One trial: a contestant trained in memory with one choice of settings and one seed, and its score on validation
+"""Trials: a contestant is trained in memory with one choice of settings and one seed, and scored on validation
 episodes."""
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from iclbench.core.errors import NonFiniteError, one_line
 from iclbench.core.settings import validate
 from iclbench.store import identity
 
-# The first seed of trials; grids use smaller seeds.
+# The first seed of trials. It is larger than the seeds of grids, so that trials differ from the runs of grids.
 FIRST_SEED = 1000
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A training run in memory, whose score selects settings.
+    """A training run in memory, whose score is used to choose settings.
 
     Attributes:
         config: the configuration of the training run, with the seed of the trial.
@@ -32,14 +32,14 @@ class Trial:
 
     @classmethod
     def of(cls, base: RunConfig, settings: Mapping[str, Any], seed: int) -> Trial:
-        """The trial of training settings.
+        """Return the trial of some training settings.
 
         Args:
             base: configuration of a contestant on a task, without settings from a table of learning rates.
             settings: training settings that override those of `base`.
-            seed: number of the seed, from 0.
+            seed: number of the seed, counted from 0.
         """
-        # A run is evaluated during training, a trial only at its end.
+        # A trial is only evaluated at its end.
         no_monitoring = {"evaluate_every": 0, "branches": []}
         train_settings = base.train.model_dump(mode="json") | dict(settings) | no_monitoring
         train = validate(TrainSettings, train_settings, f"task '{base.task.name}': train")
@@ -47,11 +47,11 @@ class Trial:
 
     @cached_property
     def variant(self) -> str:
-        """Hash of the configuration without the seed."""
+        """The hash of the configuration without the seed."""
         return identity.variant_id(self.config)
 
     def row(self, prompt_set: str, **columns: Any) -> dict[str, Any]:
-        """A row of the table `trials`; `columns` are the columns of the score."""
+        """Return a row of the table `trials`; `columns` contains the columns that describe the score."""
         config, train = self.config, self.config.train
         return {
             "task": config.task.name,
@@ -75,10 +75,14 @@ class Trial:
 
 
 def run(trial: Trial, budget: int | None, context: Context) -> dict[str, Any]:
-    """Train a model and score it, in a worker process. If training diverges, the row has the status "failed".
+    """Train a model, score it, and return its row of the table `trials`. This function runs in a worker process.
+
+    If training diverges, the row has the status "failed".
 
     Args:
-        budget: the parameter budget of the model, a column of the row.
+        trial: the trial.
+        budget: the parameter budget of the model, which is a column of the row.
+        context: data sets and device.
 
     Raises:
         IclbenchError: the failure does not depend on the settings, for example missing data or insufficient memory.

@@ -1,6 +1,6 @@
-"""Tuning: run the trials of every contestant on every task on an executor, until each pair has its choice.
+"""Tuning: an executor runs the trials of each pair of a contestant and a task, until a choice is made for the pair.
 
-Every finished trial is stored at once. After an interruption the same command continues.
+Each finished trial is stored immediately. After an interruption, repeating the command continues the search.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class TuningPair:
 
     Attributes:
         curve: the trials so far.
-        objective: the score that decides.
-        search: the source of the next settings.
+        objective: the objective that determines the choice.
+        search: the search, which proposes the next settings.
         problems: errors of trials. No choice is written for a pair with problems.
     """
 
@@ -61,34 +61,34 @@ class TuningPair:
         return self.curve.base.train.model_dump(mode="json")
 
     def points(self) -> list[Point]:
-        """The points of this search so far."""
+        """Return the points of this search so far."""
         return self.search.points(self.curve)
 
     def choice_of_search(self) -> Point | None:
-        """The choice among the points of this search so far; None if all failed."""
+        """Return the choice among the points of this search so far; None if all failed."""
         return find_choice(self.points(), self.objective.sign, self.curve.seeds)
 
     def choice(self) -> Point | None:
-        """The choice among the points of all searches on these episodes; None if all failed."""
+        """Return the choice among the points of all searches on these episodes; None if all failed."""
         return find_choice(self.curve.points(), self.objective.sign, self.curve.seeds)
 
     def not_different(self) -> list[Point]:
-        """The points that are not significantly different from the choice."""
+        """Return the points that are not significantly different from the choice."""
         chosen_point = self.choice()
         return [] if chosen_point is None else not_different(self.points(), chosen_point, self.curve.seeds)
 
     @property
     def follower_tasks(self) -> list[str]:
-        """The other tasks that use the choice on this one."""
+        """The other tasks that use the choice for this task."""
         return follower_tasks(self.curve)
 
     def next_trials(self) -> list[Trial]:
-        """The trials to run now; empty if the search is over."""
+        """Return the trials to run now; empty if the search is over."""
         settings = self.search.next(self.points())
         return [trial for each in settings for trial in self.curve.missing_trials(each)]
 
     def write_choice(self) -> Point | None:
-        """Write the choice into the table of rates and return it; None if all points failed."""
+        """Write the choice to the table of learning rates and return it; None if all points failed."""
         chosen_point = self.choice()
         if chosen_point is not None:
             tried_rates = sorted({point.lr for point in self.curve.points()})
@@ -102,7 +102,7 @@ class TuningObserver(Protocol):
     """An observer of a search."""
 
     def on_schedule(self, pair: TuningPair, todo: Sequence[Trial]) -> None:
-        """Called before these trials are submitted."""
+        """Called before some trials are submitted."""
 
     def on_finish(self, pair: TuningPair, trial: Trial, row: dict[str, Any]) -> None:
         """Called when a trial is finished and stored."""
@@ -114,21 +114,26 @@ class TuningObserver(Protocol):
         """Called when a trial cannot be run."""
 
     def on_choice(self, pair: TuningPair, choice: Point | None) -> None:
-        """Called when the choice for a pair is written; None if all trials failed."""
+        """Called when the choice for a pair has been written; the choice is None if all trials failed."""
 
 
 def objective_and_curves(
     task: str, contestants: Sequence[str], preset: str, seeds: int, context: Context, steps: int | None = None
 ) -> tuple[Objective, list[Curve]]:
-    """The objective of a task, which reads its data, and the curve of each contestant.
+    """Return the objective of a task and the curve of each contestant. The data of the task are read.
 
     Args:
-        steps: number of steps of every trial, with warm-up and curriculum in the same proportion (default: the steps
-            of the preset).
+        task: name of the task card, or a path to it.
+        contestants: names of the contestants.
+        preset: the preset of the task.
+        seeds: number of training runs for each choice of settings.
+        context: results folder and data sets.
+        steps: number of steps of each trial; warm-up and curriculum are scaled in proportion (default: the steps of the
+            preset).
 
     Raises:
-        UsageError: the task has no such preset, or a contestant cannot have the preset's size.
-        DataError: the task's data are missing.
+        UsageError: the task does not have the preset, or a contestant cannot have the preset's size.
+        DataError: the data of the task are missing.
     """
     config, card = resolve_task(task, preset)
     objective = Objective.of(config, preset, context.data_dir)
@@ -145,11 +150,11 @@ def objective_and_curves(
 
 
 def tune(pairs: Sequence[TuningPair], executor: Executor, context: Context, observer: TuningObserver) -> None:
-    """Run the trials of all pairs, as many at a time as the executor has slots, and write every choice at once.
+    """Run the trials of all pairs, as many in parallel as the executor allows, and write each choice immediately.
 
     Raises:
-        KeyboardInterrupt: after all workers have ended. Finished trials are stored.
-        WorkerStartError: no worker can be set up.
+        KeyboardInterrupt: the user pressed Ctrl-C. All workers have ended, and finished trials are stored.
+        WorkerStartError: workers cannot be started.
     """
     running: dict[Future[dict[str, Any]], tuple[TuningPair, Trial]] = {}
     attempts: dict[tuple[Path, str, int], int] = {}
@@ -158,7 +163,7 @@ def tune(pairs: Sequence[TuningPair], executor: Executor, context: Context, obse
         running[executor.submit(trials.run, trial, pair.curve.budget, context)] = (pair, trial)
 
     def advance(pair: TuningPair) -> None:
-        """Submit the next trials of a pair without running trials, or write its choice."""
+        """Submit the next trials of a pair that has no running trials, or write its choice if the search is over."""
         if pair.problems:
             return
         if todo := pair.next_trials():
@@ -169,13 +174,16 @@ def tune(pairs: Sequence[TuningPair], executor: Executor, context: Context, obse
             observer.on_choice(pair, pair.write_choice())
 
     def settle(future: Future[dict[str, Any]]) -> None:
-        """Store the row of a trial, or repeat or report the trial, and advance its pair after its last trial."""
+        """Handle the end of a trial: store its row, repeat it, or report its failure.
+
+        If the pair has no other running trials, continue with its next trials.
+        """
         pair, trial = running.pop(future)
         try:
             row = future.result()
         except WorkerStartError:
             raise
-        except Exception as error:  # no error of a trial stops the other trials
+        except Exception as error:  # an error in one trial must not stop the other trials
             reason = one_line(as_plugin_error(error))
             key = (pair.curve.path, trial.variant, trial.config.seed)
             attempts[key] = attempts.get(key, 0) + 1

@@ -1,7 +1,7 @@
-"""The objective for choosing learning rates: the metric that ranks a family, on separate validation episodes.
+"""The objective for choosing learning rates: the metric that ranks models on a family, on separate validation episodes.
 
-The validation episodes of `tabular` differ from the episodes of its prompt sets, but use the same table rows, because
-the family has no held-out rows.
+The validation episodes of `tabular` differ from the episodes in its prompt sets, but consist of the same table rows,
+because the family has no held-out rows.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ from iclbench.tables.evaluators import MAIN_ACCURACY
 
 @dataclass(frozen=True)
 class ValidationSet(PromptSet):
-    """Validation episodes. They are drawn like a prompt set, but from a separate random stream and from separate
-    validation data if the family has such data."""
+    """Validation episodes.
+
+    They are sampled like a prompt set, but from a separate random stream, and from separate validation data if the
+    family has such data.
+    """
 
     stream: ClassVar[str] = "validation"
 
@@ -38,7 +41,7 @@ class ValidationSet(PromptSet):
 
     @cached_property
     def id(self) -> str:
-        """Readable name and content hash."""
+        """The identifier of the episodes: a readable name with a content hash."""
         sizes = {"question": self.task.question, "points": self.context_points, "episodes": self.task.episodes}
         digest = identity.prompts_id(self, **sizes, stream=self.stream)
         return f"{self.task.name}-{self.preset}-{self.stream}-{self.evaluation}-{digest}"
@@ -48,15 +51,15 @@ class ValidationSet(PromptSet):
 class Objective:
     """The quality of a training run as one number.
 
-    - For question `next`: the area under the learning curve of the normalised squared error, or of the negative
+    - Question `next`: the area under the learning curve of the normalised squared error, or of the negative
       log-likelihood for events.
-    - For a family with its own tests: the mean accuracy over its main tests.
-    - For question `targets` of other families: the log-likelihood if the head predicts distributions, otherwise the
+    - A family with its own tests: the mean accuracy over its main tests.
+    - Question `targets` for other families: the log-likelihood if the head predicts distributions, otherwise the
       squared error or the accuracy, with all related datasets.
 
     Attributes:
         metric: name of the metric.
-        sets: the validation episodes, one set for every test.
+        sets: the validation episodes, with one set per test.
     """
 
     metric: str
@@ -64,7 +67,7 @@ class Objective:
 
     @classmethod
     def of(cls, task: TaskConfig, preset: str, data_dir: Path | None = None) -> Objective:
-        """The objective of a task, which reads its data.
+        """Return the objective of a task, and read the data of the task.
 
         Raises:
             DataError: the data are missing.
@@ -86,27 +89,27 @@ class Objective:
 
     @property
     def evaluators(self) -> str:
-        """The question, or the tests."""
+        """The names of the tests if there are any, otherwise the question."""
         return ", ".join(each.question for each in self.sets)
 
     @property
     def sign(self) -> int:
-        """1 if lower is better, else -1."""
+        """1 if lower is better, otherwise -1."""
         return 1 if metric(self.metric).lower_is_better else -1
 
     @property
     def description(self) -> str:
-        """The objective in words, for a table of rates."""
+        """A description of the objective, for a table of learning rates."""
         tests = [meaning(each.evaluator).title for each in self.sets if each.evaluator]
         mean = f"mean {metric(self.metric).label} of {', '.join(tests)}" if tests else metric(self.metric).label
         related = self.sets[0].family.related_sets if not tests and self.sets[0].task.question == "targets" else 0
         return mean + (" with all related datasets" if related else "") + " on validation episodes"
 
     def value(self, rows: Sequence[pd.DataFrame]) -> float:
-        """The objective, from the rows of `values` of one contestant on each set.
+        """Compute the objective from one contestant's rows of the table `values` on each set.
 
         Raises:
-            NonFiniteError: some scores failed; the message is the reason in their row.
+            NonFiniteError: a score failed; the message is the reason in its row.
         """
         means = []
         for set_rows in rows:
@@ -116,5 +119,5 @@ class Objective:
                 raise NonFiniteError(str(failures["reason"].iloc[0]))
             max_related = scores["n_related"].max()
             scores = scores if pd.isna(max_related) else scores[scores["n_related"].eq(max_related)]
-            means.append(float(scores["value"].mean()))  # for a metric without an area, over all context sizes
+            means.append(float(scores["value"].mean()))  # a metric without an area is averaged over all context sizes
         return sum(means) / len(means)
