@@ -1,4 +1,4 @@
-"""Shared settings and fixtures of the tests: one torch thread, small cards, and the scheduling of test modules."""
+"""Settings and fixtures that all tests share: one torch thread, small cards, and the scheduling of test modules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# The width of printed tables must not depend on the terminal of the tests.
+# The width of printed tables must not depend on the terminal in which the tests run.
 os.environ.pop("COLUMNS", None)
 
 import pytest
@@ -20,15 +20,15 @@ import torch
 if TYPE_CHECKING:
     from iclbench.registry import Registry
 
-# Tests write thousands of small files, for which fsync takes long, and none depends on it.
+# Tests write thousands of small files, for which fsync takes long, and no test depends on it.
 os.fsync = lambda fd: None
 torch.set_num_threads(1)
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # inherited from a background job of a shell
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # inherited if a shell runs the tests in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Groups of test modules that share cached objects which take seconds: reports and their grids, packed results, trained
-# runs, sizes of backbones at a budget, compiled estimators.
+# Groups of test modules that share cached objects, which take seconds to compute: reports and their grids, packed
+# results, trained runs, sizes of backbones at a budget, compiled estimators.
 WORKER_GROUPS = (
     ("tests/report/",),
     ("tests/docs/",),
@@ -43,13 +43,13 @@ WORKER_GROUPS = (
 
 
 def worker_group(module: str) -> str:
-    """The name of a module's group, all of whose modules run in one worker; the module itself if it has no group."""
+    """The group of a module, or the module itself if it has no group. All modules of a group run in one worker."""
     return next((" ".join(group) for group in WORKER_GROUPS if module.startswith(group)), module)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """`--dist loadscope` with one worker for all modules of a group."""
+    """Return a `loadscope` scheduler that runs all modules of a group in one worker."""
     if config.getvalue("dist") != "loadscope":
         return None
     from xdist.scheduler import LoadScopeScheduling
@@ -62,14 +62,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude the imported modules from garbage collection, which makes it faster."""
+    """Exclude the imported modules from garbage collection, to make collections faster."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(7_000, 10, 10)
 
 
 def restore_ctrl_c() -> None:
-    """A `preexec_fn` that enables Ctrl-C, which children of a background job ignore."""
+    """Enable Ctrl-C, which children of a background job ignore. For `preexec_fn` of `subprocess`."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

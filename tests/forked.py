@@ -1,5 +1,5 @@
-"""Commands and functions in processes that are forked from a process with torch, which saves the seconds of its
-import."""
+"""Run commands and functions in processes that are forked from one that has imported torch, which saves the seconds of
+the import."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# Tests start further processes from this context.
+# Tests also start other processes from this context.
 FORKS = get_context("forkserver")
 FORKS.set_forkserver_preload(["iclbench.api.train", "iclbench.cli.eval_runs", "iclbench.training.run", "torch._dynamo"])
 
@@ -47,13 +47,13 @@ class Command:
         self._process.kill()
         self._process.join()
 
-    def interrupted(self, within: float) -> int | None:
+    def interrupt(self, within: float) -> int | None:
         """Send Ctrl-C; returns the exit code, or None after `within` seconds."""
         os.kill(self.pid, signal.SIGINT)
         self._process.join(within)
         return self.code
 
-    def ends(self, within: float | None = None) -> bool:
+    def wait(self, within: float | None = None) -> bool:
         """Wait for the command; returns False if it was killed after `within` seconds (default: no limit).
 
         Raises:
@@ -67,8 +67,8 @@ class Command:
         return True
 
 
-def answer(function: Callable[..., T], *arguments: object) -> T:
-    """The result of a function of a module, called in a new process."""
+def call_in_new_process(function: Callable[..., T], *arguments: object) -> T:
+    """Call a module-level function in a new process and return its result."""
     receiver, sender = FORKS.Pipe(duplex=False)
     process = FORKS.Process(target=_call, args=(sender, function, arguments))
     process.start()
@@ -78,19 +78,21 @@ def answer(function: Callable[..., T], *arguments: object) -> T:
     return result
 
 
-def printed(arguments: Sequence[str], folder: Path, environment: dict[str, str], site: str) -> tuple[int, str, str]:
-    """Exit code, output and errors of `iclbench ARGUMENTS` in a folder, with the packages of a folder `site`."""
-    return printed_each([arguments], folder, environment, site)[0]
+def run_command(arguments: Sequence[str], folder: Path, environment: dict[str, str], site: str) -> tuple[int, str, str]:
+    """Run `iclbench ARGUMENTS` in `folder`, with the packages in `site`; returns exit code, output and errors."""
+    return run_commands([arguments], folder, environment, site)[0]
 
 
-def printed_each(
+def run_commands(
     commands: Sequence[Sequence[str]], folder: Path, environment: dict[str, str], site: str
 ) -> list[tuple[int, str, str]]:
-    """`printed` for several commands in one process."""
-    return answer(_printed, [list(arguments) for arguments in commands], str(folder), environment, site)
+    """Run several commands, as `run_command` does, in one process."""
+    return call_in_new_process(
+        _run_commands, [list(arguments) for arguments in commands], str(folder), environment, site
+    )
 
 
-def _printed(
+def _run_commands(
     commands: list[list[str]], folder: str, environment: dict[str, str], site: str
 ) -> list[tuple[int, str, str]]:
     from iclbench.cli.main import main

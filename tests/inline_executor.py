@@ -9,7 +9,7 @@ class InlineExecutor:
     """An executor in this process.
 
     Args:
-        before: called with the number of the job before each job. It may raise the error of a worker that dies.
+        before: called before each job with the number of the job. It can raise an error to simulate a worker that dies.
     """
 
     slots = 1

@@ -1,4 +1,4 @@
-"""A small classification family with tests (noisy copies of class prototypes), and a network with batch
+"""A small classification family (noisy copies of class prototypes) with two tests, and a network with batch
 normalisation."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Parameters(BaseSettings):
 
 
 class Prototypes(Family):
-    """Training classes have fixed prototypes and labels. The test `icl` has two new prototypes with labels 0 and 1."""
+    """Training classes have fixed prototypes and labels. Test `icl` draws two new prototypes with labels 0 and 1."""
 
     Parameters = Parameters
     questions = frozenset({"targets"})
@@ -69,7 +69,10 @@ class Prototypes(Family):
 
 
 class Net(Backbone):
-    """A network of features of target and context, with a layer that differs between train and eval mode."""
+    """A network on features of the target and mean features of the context.
+
+    Batch normalisation differs between train and eval mode.
+    """
 
     Settings = Parameters
 

@@ -12,7 +12,7 @@ from iclbench.core.errors import CODES, IclbenchError
 
 @contextmanager
 def refused(code: str, *names: object, exit_code: int = 2) -> Iterator[pytest.ExceptionInfo[IclbenchError]]:
-    """The block must raise an error with this code and exit code, in one line that has all `names`."""
+    """Assert that the block raises an error with this code and exit code, and all `names` in its one-line message."""
     assert code in CODES
     with pytest.raises(IclbenchError) as error:
         yield error

@@ -1,4 +1,4 @@
-"""Runs on data that change: training and evaluation raise errors, and predictions do not need the data."""
+"""Runs whose data change after training: training and evaluation raise errors, predictions do not need the data."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ def grow(path: Path, marks: int = 2) -> None:
 
 @pytest.fixture(scope="module")
 def trained_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the run `mine` and the file of its training data."""
+    """A folder with the run `mine` and its training data."""
     folder = tmp_path_factory.mktemp("trained")
     write(folder / "log.jsonl")
     with pytest.MonkeyPatch.context() as patched:
@@ -53,7 +53,7 @@ def trained_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def results(trained_folder: Path, tmp_path: Path) -> Path:
-    """A results folder with a copy of the run and of its file, which a test may change."""
+    """A results folder with copies of the run and of its data, which a test may change."""
     original = trained_folder / "results" / "runs" / "mine"
     copy = tmp_path / "results" / "runs" / "mine"
     copy.mkdir(parents=True)
@@ -91,7 +91,7 @@ def test_a_run_stores_the_fingerprint_and_the_unit_of_its_data(trained_folder: P
 
 
 @pytest.mark.parametrize("change", [grow, Path.unlink])
-def test_predictions_do_not_depend_on_the_file_after_training(change, results, tmp_path, capsys) -> None:
+def test_predictions_do_not_need_the_data_file_after_training(change, results, tmp_path, capsys) -> None:
     state = results / "state"
     predictions = gaps(results), stream_predictions(results, capsys, "--save", str(state))
     change(tmp_path / "log.jsonl")
@@ -159,7 +159,7 @@ def test_an_interrupted_run_does_not_continue_on_other_data(tmp_path, monkeypatc
 
 
 @pytest.mark.slow
-def test_the_same_file_may_have_another_path(results, tmp_path, capsys, monkeypatch) -> None:
+def test_a_data_file_can_be_moved_after_training(results, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(results)
     assert evaluate(results) == 0, "from another folder"
     prompt_sets = {path.name for path in (results / "tables").iterdir()}
@@ -176,7 +176,9 @@ def test_the_same_file_may_have_another_path(results, tmp_path, capsys, monkeypa
 
 
 @pytest.mark.slow
-def test_rows_of_changed_data_have_both_fingerprints_and_are_not_in_leaderboards(results, tmp_path, capsys) -> None:
+def test_rows_evaluated_on_changed_data_have_both_fingerprints_and_are_not_in_leaderboards(
+    results, tmp_path, capsys
+) -> None:
     assert evaluate(results) == 0
     grow(tmp_path / "log.jsonl")
     capsys.readouterr()
@@ -203,7 +205,7 @@ def test_evaluation_on_changed_data_uses_the_time_unit_and_the_marks_of_training
     assert evaluate(results, "--data-changed") == 2
 
 
-def test_the_identity_of_a_run_depends_on_the_contents_of_files_and_not_on_paths(tmp_path) -> None:
+def test_the_identity_of_a_run_depends_on_the_contents_of_files_but_not_on_their_paths(tmp_path) -> None:
     variants, paths = [], []
     for name, write_file in (("a", write), ("b", write), ("c", grow)):
         (tmp_path / name).mkdir()
@@ -264,7 +266,7 @@ def test_using_a_run_on_changed_tables_or_images_is_an_error(write_data, sizes, 
     assert icl.load("mine", tmp_path / "results").model is not None
 
 
-def test_on_data_does_not_change_tasks_without_data() -> None:
+def test_on_data_does_not_change_configurations_of_tasks_without_data_files() -> None:
     for task in ("linear", "climate", "image-completion", "bursty", "gp-mixture", "point-process"):
         config = resolve_run(task, "gpt2", "smoke")
         assert config.on_data() == config

@@ -1,4 +1,4 @@
-"""Examples of docstrings run and print the shown output."""
+"""Examples in docstrings run and print the output that they show."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODULES = sorted(
     for path in ROOT.rglob("*.py")
     if ">>> " in path.read_text(encoding="utf-8")
 )
-# Slow examples, whose functions are also tested in tests/api.
+# Modules with slow examples. Their functions are also tested in tests/api.
 SLOW_MODULES = ("iclbench.api.architectures", "iclbench.api.plot", "iclbench.api.results")
 # Functions without an example: `probe` needs the probe of a trained run.
 _WITHOUT_EXAMPLE = {"probe"}
@@ -26,7 +26,7 @@ _WITHOUT_EXAMPLE = {"probe"}
 @pytest.mark.parametrize(
     "module", [pytest.param(name, marks=pytest.mark.docs if name in SLOW_MODULES else []) for name in MODULES]
 )
-def test_examples_print_the_shown_output(module: str) -> None:
+def test_examples_print_the_output_that_they_show(module: str) -> None:
     results = doctest.testmod(import_module(module), optionflags=doctest.NORMALIZE_WHITESPACE)
     assert results.attempted and not results.failed
 

@@ -1,4 +1,4 @@
-"""The preset `grid` gives all architectures of a card an equal budget: of parameters, steps and batches."""
+"""The preset `grid` gives all architectures of a card the same numbers of parameters, steps and batches."""
 
 import pytest
 
@@ -9,14 +9,16 @@ from iclbench.registry import BACKBONES
 
 TASKS = [name for name in card_names("tasks") if "grid" in load_task(name)[1].presets]
 
-# Backbones are tested in this many parts, one part per card. It is the largest number of cards with the same head and
-# question, so that their tests include every backbone.
+# The backbones are split into this many parts, and the fast tests of a card cover one part. It is the largest number of
+# cards with the same head and question, so that their fast tests together cover every backbone.
 PARTS = 9
 
 
 def slow_marks(task: str, part: int) -> list[pytest.MarkDecorator]:
-    """The mark `slow`, except for one part of the backbones per card. The parts differ between cards with the same head
-    and question."""
+    """The mark `slow`, except for one part of the backbones per card.
+
+    The parts without the mark differ between cards with the same head and question.
+    """
     problems = {name: (card.head, card.question) for name in TASKS for card in [load_task(name)[1]]}
     similar_tasks = [name for name in TASKS if problems[name] == problems[task]]
     return [] if part == similar_tasks.index(task) % PARTS else [pytest.mark.slow]
@@ -26,12 +28,14 @@ def slow_marks(task: str, part: int) -> list[pytest.MarkDecorator]:
     ("task", "part"),
     [pytest.param(task, part, marks=slow_marks(task, part)) for task in TASKS for part in range(PARTS)],
 )
-def test_all_backbones_have_the_size_of_the_budget_and_the_same_training(task: str, part: int) -> None:
-    """Only the learning rate differs, which is tuned for every backbone."""
+def test_all_backbones_have_the_number_of_parameters_of_the_budget_and_the_same_training_settings(
+    task: str, part: int
+) -> None:
+    """Only the learning rate, which is tuned for every backbone, differs."""
     card = load_task(task)[1]
     architectures = [name for name in BACKBONES.architectures() if name in BACKBONES.builtin_entries]
     applicable = [name for name in architectures if unfit_reason(name, card) is None]
-    unfit = {"cells"} if card.head == "event" else {"cmhp", "thp"}  # these read features or events only
+    unfit = {"cells"} if card.head == "event" else {"cmhp", "thp"}  # these read only features or only events
     if family_class(card.family).reads_images:
         unfit |= {"cells"}
     if family_class(card.family).is_stream:

@@ -24,14 +24,14 @@ from iclbench.sweep.pack import pack
 from iclbench.sweep.plan import make_plan
 from iclbench.sweep.work import work
 from tests.conftest import small_card
-from tests.forked import printed_each
+from tests.forked import run_commands
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "iclbench-waves"
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the installed package and its entry points, outside of the environment."""
+def plugin_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder outside the environment in which the package and its entry points are installed."""
     target = tmp_path_factory.mktemp("installed")
     source = tmp_path_factory.mktemp("source") / EXAMPLE.name
     subprocess.run(["cp", "-r", EXAMPLE, source], check=True)  # a build writes files into the folder
@@ -40,8 +40,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def run(installed: Path, folder: Path, *commands: list[str]) -> list[tuple[int, str]]:
-    """Exit codes and output of several commands in one new process that finds the plug-in."""
+def run(plugin_folder: Path, folder: Path, *commands: list[str]) -> list[tuple[int, str]]:
+    """Run commands in one new process that can import the plug-in; returns their exit codes and outputs."""
     script = (
         "import contextlib, io, json, sys\n"
         "from iclbench.cli.main import main\n"
@@ -52,7 +52,7 @@ def run(installed: Path, folder: Path, *commands: list[str]) -> list[tuple[int, 
         "    results.append([code, out.getvalue()])\n"
         "print(json.dumps(results))\n"
     )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(installed), *sys.path[1:]])}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(plugin_folder), *sys.path[1:]])}
     process = subprocess.run(
         [sys.executable, "-c", script, json.dumps(commands)],
         cwd=folder,
@@ -70,7 +70,7 @@ CHECKED_NAMES = ("waves", "learned-kernel", "gaussian-kernel")
 
 @dataclass(frozen=True)
 class Outputs:
-    """Exit codes and outputs of commands, which run in one process, since importing torch takes most of their time."""
+    """Exit codes and outputs of commands. They run in one process, since importing torch takes most of their time."""
 
     folder: Path
     lists: list[tuple[int, str]]
@@ -79,7 +79,7 @@ class Outputs:
 
 
 @pytest.fixture(scope="module")
-def outputs(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Outputs:
+def outputs(plugin_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Outputs:
     folder = tmp_path_factory.mktemp("commands")
     (folder / "cards").symlink_to(EXAMPLE / "cards")
     lists, checks = [["list", kind, "--json"] for kind in NAMES_BY_KIND], [["check", name] for name in CHECKED_NAMES]
@@ -87,7 +87,7 @@ def outputs(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Output
     lines = [line.split()[1:] for line in readme.splitlines() if line.startswith("    iclbench ")]
     steps = ["-o", "train.steps=20"]
     readme_commands = [line + (steps if line[0] == "train" else []) for line in lines if line[0] in ("train", "eval")]
-    results = run(installed, folder, *lists, *checks, *readme_commands)
+    results = run(plugin_folder, folder, *lists, *checks, *readme_commands)
     first, last = len(lists), len(lists) + len(checks)
     return Outputs(folder, results[:first], results[first:last], results[last:])
 
@@ -106,7 +106,7 @@ def test_family_backbone_and_estimator_fulfil_all_contracts(outputs: Outputs) ->
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_readme_train_and_evaluate(outputs: Outputs) -> None:
+def test_the_commands_in_the_readme_train_and_evaluate_a_model(outputs: Outputs) -> None:
     assert [code for code, _ in outputs.readme_commands] == [0] * 4
     rows = tables.read_all("values", outputs.folder / "results")
     rows = rows[(rows["task"] == "waves") & (rows["metric"] == "auc") & (rows["status"] == "ok")]
@@ -114,11 +114,11 @@ def test_the_commands_of_the_readme_train_and_evaluate(outputs: Outputs) -> None
 
 
 @pytest.fixture
-def modules(monkeypatch: pytest.MonkeyPatch) -> None:
+def importable_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLE))
 
 
-@pytest.mark.usefixtures("modules")
+@pytest.mark.usefixtures("importable_plugin")
 def test_outputs_are_waves_of_variance_one() -> None:
     from iclbench_waves.waves import Waves, WavesParameters
 
@@ -132,7 +132,7 @@ def test_outputs_are_waves_of_variance_one() -> None:
     np.testing.assert_allclose(truth["direction"].norm(dim=1), 1, rtol=1e-5)
 
 
-@pytest.mark.usefixtures("modules")
+@pytest.mark.usefixtures("importable_plugin")
 def test_the_gaussian_kernel_equals_a_loop_in_numpy() -> None:
     from iclbench_waves.gaussian_kernel import GaussianKernel, GaussianKernelSettings
 
@@ -149,8 +149,8 @@ def test_the_gaussian_kernel_equals_a_loop_in_numpy() -> None:
 
 
 @pytest.mark.slow
-def test_a_model_is_added_to_a_packed_grid(installed: Path, tmp_path: Path) -> None:
-    """Only the added model is trained. It is in the heat map and in the ranking, with the packed results."""
+def test_a_model_of_the_plugin_is_added_to_a_packed_grid(plugin_folder: Path, tmp_path: Path) -> None:
+    """Only the added model is trained. The heat map and the ranking have it and the packed results."""
     card = small_card()
     preset = card["presets"]["smoke"]  # type: ignore[index]
     del preset["backbones"]
@@ -169,8 +169,8 @@ def test_a_model_is_added_to_a_packed_grid(installed: Path, tmp_path: Path) -> N
         shutil.rmtree(results / folder)
     added_model, report = "iclbench_waves.learned_kernel:LearnedKernel", ["report", "--only", "heat-map,ranking"]
     sweep = ["sweep", "tiny.toml", "-j", "1", "--add", added_model]
-    # A class by its target needs no entry point.
-    printed = printed_each([sweep, report], tmp_path, dict(os.environ), str(installed))
+    # A class that is named by its import path needs no entry point.
+    printed = run_commands([sweep, report], tmp_path, dict(os.environ), str(plugin_folder))
     assert [code for code, *_ in printed] == [0, 0], printed
     trained = sorted(path.parent.name for path in results.glob("runs/*/model.safetensors"))
     assert trained == [f"{task}-iclbench-waves-learned-kernel-learnedkernel-smoke-s0" for task in ("one", "two")]

@@ -1,4 +1,4 @@
-"""Training and evaluation that are killed at random moments: the same command gives the same bytes."""
+"""Training and evaluation that are killed at random moments: repeating the command gives the same bytes."""
 
 import random
 import shutil
@@ -20,7 +20,7 @@ FILES = ("model.safetensors", "values.parquet")
 def run(*arguments: str, kill_after: float | None = None) -> bool:
     """Run a command; returns False if it was killed after `kill_after` seconds."""
     with tempfile.TemporaryDirectory() as folder:
-        return Command(arguments, Path(folder) / "errors").ends(kill_after)
+        return Command(arguments, Path(folder) / "errors").wait(kill_after)
 
 
 def kill_and_finish(arguments: tuple[str, ...], seconds: float, kills: int, rng: random.Random) -> int:
@@ -35,20 +35,20 @@ def kill_and_finish(arguments: tuple[str, ...], seconds: float, kills: int, rng:
 def killed_runs(
     arguments: Callable[[str], tuple[str, ...]], seconds: float, kills: int, rng: random.Random
 ) -> Iterator[str]:
-    """The names of finished runs that were killed before, until `kills` processes were killed in total."""
+    """The names of finished runs that were killed at least once, until `kills` processes have been killed in total."""
     total = attempt = 0
     while total < kills:
         name = f"killed-{attempt}"
         started = time.monotonic()
         count = kill_and_finish(arguments(name), seconds, kills - total, rng)
-        if not count:  # the command was faster than when its duration was measured
+        if not count:  # the command took less time than when its duration was measured
             seconds = time.monotonic() - started
         total, attempt = total + count, attempt + 1
         yield name
 
 
 def duration(arguments: tuple[str, ...]) -> float:
-    """Run a command without kills; returns its seconds."""
+    """Run a command without kills; returns its duration in seconds."""
     started = time.monotonic()
     assert run(*arguments)
     return time.monotonic() - started
@@ -58,8 +58,8 @@ def value_tables(results: Path) -> dict[str, bytes]:
     return {str(path.relative_to(results)): path.read_bytes() for path in tables.files("values", results)}
 
 
-def kill_training(folder: Path, kills: int, seed: int) -> None:
-    """Train without kills, then with `kills` kills: weights and tables are the same."""
+def check_killed_training(folder: Path, kills: int, seed: int) -> None:
+    """Assert that training with `kills` kills gives the same weights and tables as training without kills."""
     card = folder / "tiny-linear.toml"
     card.write_text(tomli_w.dumps(small_card()))
     settings = ("train.steps=400", "train.batch=32", "train.log_every=50", "train.checkpoint_every=20")
@@ -75,8 +75,8 @@ def kill_training(folder: Path, kills: int, seed: int) -> None:
         assert outcome(name) == outcome("complete")
 
 
-def kill_evaluation(folder: Path, kills: int, seed: int) -> None:
-    """Evaluate a run without kills, then with `kills` kills: tables are the same."""
+def check_killed_evaluation(folder: Path, kills: int, seed: int) -> None:
+    """Assert that evaluation with `kills` kills gives the same tables as evaluation without kills."""
     card = folder / "tiny-linear.toml"
     card.write_text(tomli_w.dumps(small_card()))
     assert run("train", str(card), "gpt2", "--preset", "smoke", "--results", str(folder / "complete"))
@@ -96,11 +96,11 @@ def kill_evaluation(folder: Path, kills: int, seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kills", "seed"), [(1, 0), (6, 10), (6, 11)])
-def test_killed_training_reaches_the_same_weights_and_tables(tmp_path: Path, kills: int, seed: int) -> None:
-    kill_training(tmp_path, kills, seed)
+def test_killed_training_gives_the_same_weights_and_tables(tmp_path: Path, kills: int, seed: int) -> None:
+    check_killed_training(tmp_path, kills, seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kills", "seed"), [(1, 1), (5, 20), (5, 21)])
-def test_killed_evaluation_reaches_the_same_tables(tmp_path: Path, kills: int, seed: int) -> None:
-    kill_evaluation(tmp_path, kills, seed)
+def test_killed_evaluation_gives_the_same_tables(tmp_path: Path, kills: int, seed: int) -> None:
+    check_killed_evaluation(tmp_path, kills, seed)

@@ -1,4 +1,4 @@
-"""Relative links in the README and in docs/ have existing files and headings as targets."""
+"""Relative links in the README and in docs/ lead to existing files and headings."""
 
 import re
 from collections.abc import Iterator
@@ -13,24 +13,24 @@ PAGES = [*DOCS.glob("*.md"), *ROOT.glob("*.md"), *ROOT.glob("results/*/README.md
 GENERATED = re.findall(r'^ +"(\w+)": \1\(\),$', (DOCS / "generate.py").read_text(), re.MULTILINE)
 _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
-# Headings of levels 1 to 3, which have anchors (myst_heading_anchors).
+# Headings of levels 1 to 3, the only ones with anchors (`myst_heading_anchors`).
 _HEADING = re.compile(r"^#{1,3} (.*)$", re.MULTILINE)
 
 
 def links(text: str) -> Iterator[str]:
-    """The targets of links within this repository."""
+    """The targets of the links in a page that lead to files or headings of this repository."""
     targets = _LINK.findall(_CODE.sub("", text))
     return (target for target in targets if not re.match(r"[a-z]+:", target))
 
 
 def anchors(text: str) -> set[str]:
-    """The anchors of headings, as MyST and GitHub write them."""
+    """The anchors of the headings of a page, as MyST and GitHub write them."""
     headings = _HEADING.findall(re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def problem(page: Path, target: str) -> str | None:
-    """The problem of a link, or None."""
+def link_problem(page: Path, target: str) -> str | None:
+    """Describe why a link is broken, or return None."""
     file, _, anchor = target.partition("#")
     path = (page.parent / file).resolve() if file else page
     if path.parent == DOCS / "reference" and page.parent == DOCS:
@@ -44,12 +44,16 @@ def problem(page: Path, target: str) -> str | None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_targets_of_links_exist(page: Path) -> None:
-    problems = {target: text for target in links(page.read_text()) if (text := problem(page, target)) is not None}
+    problems = {target: text for target in links(page.read_text()) if (text := link_problem(page, target)) is not None}
     assert problems == {}
 
 
 def test_broken_links_are_detected() -> None:
     page = DOCS / "index.md"
-    assert problem(page, "nowhere.md") and problem(page, "sweeps.md#nowhere") and problem(page, "reference/nowhere.md")
-    assert problem(page, "../results/reference/README.md")
+    assert (
+        link_problem(page, "nowhere.md")
+        and link_problem(page, "sweeps.md#nowhere")
+        and link_problem(page, "reference/nowhere.md")
+    )
+    assert link_problem(page, "../results/reference/README.md")
     assert list(links("[a](b.md) `[c](d.md)` [e](https://x.org)\n```\n[f](g.md)\n```\n")) == ["b.md"]

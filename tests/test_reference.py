@@ -18,18 +18,18 @@ def generate() -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.formula = cache(module.formula)  # used by two tests
+    module.formula = cache(module.formula)  # two tests use it
     return module
 
 
-def test_every_option_of_every_command_has_a_meaning(generate: ModuleType) -> None:
+def test_every_option_of_every_command_has_a_description(generate: ModuleType) -> None:
     text = generate.commands()
     assert all(f"## iclbench {name}\n" in text for name in COMMANDS)
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert [row for row in rows if row.endswith("|  |")] == []
 
 
-def test_every_key_of_every_card_has_a_meaning(generate: ModuleType) -> None:
+def test_every_key_of_every_card_has_a_description(generate: ModuleType) -> None:
     for models in generate.CARDS.values():
         for model in models:
             assert set(model.model_fields) <= generate.meanings(model).keys(), model
@@ -43,22 +43,22 @@ def test_every_column_of_every_table_is_listed(generate: ModuleType) -> None:
         assert all(f"| `{column}` | {dtype} |" in section for column, (dtype, _, _) in columns.items())
 
 
-def test_counts_of_parameters_are_those_of_the_equation(generate: ModuleType) -> None:
-    # Radford et al. 2019: a block has 12 D² weights and 13 D biases and gains, the final norm 2 D; the read-in takes
-    # d inputs, the read-out gives one number.
+def test_formulas_of_parameter_counts_agree_with_those_of_the_papers(generate: ModuleType) -> None:
+    # Radford et al. 2019: a block has 12 D² weights and 13 D biases and gains, and the final norm has 2 D. The read-in
+    # has d inputs and the read-out one output.
     assert generate.formula("gpt2") == r"$12\,L\,D^2 + 13\,L\,D + D\,d + 4\,D + 1$."
-    # Bae et al. 2023: 4 D² weights of attention and 2 D² of the feed-forward network in a layer, 7 D biases and gains;
-    # vectors of marks and of the start; gaps are read off by D² + D and 24 D + 24, marks by K D + K.
+    # Bae et al. 2023: a layer has 4 D² weights of attention, 2 D² of the feed-forward network and 7 D biases and gains.
+    # Marks and the start have a vector each. The read-outs of gaps have D² + D and 24 D + 24, those of marks K D + K.
     assert generate.formula("thp") == r"$6\,L\,D^2 + 7\,L\,D + D^2 + 2\,D\,K + 26\,D + K + 24$."
 
 
 @pytest.mark.slow
-def test_every_backbone_has_its_count_of_parameters(generate: ModuleType) -> None:
+def test_every_backbone_has_a_count_of_parameters(generate: ModuleType) -> None:
     text = generate.backbones()
     assert all(f"\n## {name}\n" in text for name in BACKBONES.builtin_entries if name in BACKBONES.architectures())
     architectures = [name for name in BACKBONES.builtin_entries if name in BACKBONES.architectures()]
     assert text.count("Parameters: ") == len(architectures)
-    # Rounded sizes: 8/3 D of hidden layers of SwiGLU, ranks of the maps of rwkv7. The layers of hybrid differ.
+    # Sizes without a formula are rounded (8/3 D hidden units of SwiGLU, ranks of rwkv7), or layers differ (hybrid).
     rounded = {"based", "retnet", "gla", "deltanet", "gated-deltanet", "kda"}
     assert {name for name in architectures if not generate.formula(name).startswith("$")} == {
         *rounded,

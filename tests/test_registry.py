@@ -1,4 +1,4 @@
-"""Registries of classes, built-in and of plug-ins."""
+"""Registries of built-in classes and of classes from plug-ins."""
 
 import logging
 import subprocess
@@ -35,18 +35,18 @@ def test_names_have_a_canonical_spelling():
     assert FAMILIES.get("Sparse_Linear") is FAMILIES.get("sparse-linear")
 
 
-def test_errors_of_unknown_names_list_similar_names():
+def test_the_error_for_an_unknown_name_lists_similar_names():
     with refused("unknown-name", "family", "'linaer'", "'linear'"):
         FAMILIES.get("linaer")
 
 
-def test_errors_of_unknown_names_list_at_most_32_names():
+def test_the_error_for_an_unknown_name_lists_at_most_32_names():
     message = str(UnknownNameError("run", "?", [f"run-{i:03}" for i in range(100)]))
     assert "run-000, run-001, " in message and "run-031" in message and "run-032" not in message and "68" in message
     assert "a, b" in str(UnknownNameError("run", "?", ["b", "a"]))
 
 
-def test_a_class_can_be_named_without_registration():
+def test_an_unregistered_class_can_be_named_by_its_import_path():
     assert FAMILIES.get("iclbench.families.linear:Linear") is FAMILIES.get("linear")
 
 
@@ -69,7 +69,7 @@ def test_a_plugin_is_registered_under_its_canonical_name(plugins):
     assert families.get("my-line").__name__ == "NoisyLinear"
 
 
-def test_availability_does_not_import_the_package(tmp_path, monkeypatch):
+def test_checking_availability_does_not_import_the_package(tmp_path, monkeypatch):
     package = tmp_path / "failing_package"
     (package / "inner").mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError('imported')\n")
@@ -92,7 +92,7 @@ def test_availability_does_not_import_the_package(tmp_path, monkeypatch):
     assert availability("no_such_package.net") == "RuntimeError: no index"
 
 
-def test_two_packages_with_the_same_name_are_refused(plugins):
+def test_two_packages_that_register_the_same_name_are_refused(plugins):
     families = plugins(linear="other.package:Linear")
     with refused("duplicate", "'linear'", "iclbench.families.linear:Linear", "other.package:Linear"):
         families.names()
@@ -106,7 +106,7 @@ def test_a_plugin_that_cannot_be_imported_causes_a_warning(plugins, caplog):
     assert "no_such_package" in caplog.text
 
 
-def test_reading_cards_imports_no_torch():
+def test_reading_cards_does_not_import_torch():
     """`iclbench list` reads cards and must be fast."""
     heavy = "{'torch', 'pandas', 'sklearn'} & set(sys.modules)"
     code = f"import sys, iclbench.config.cards as cards; cards.load_task('linear'); print({heavy})"
@@ -115,6 +115,6 @@ def test_reading_cards_imports_no_torch():
 
 
 def test_a_package_that_registers_a_builtin_class_does_not_change_its_entry(plugins):
-    """The class has the code of the built-in entry in hashes."""
+    """Hashes use the code version of the built-in entry."""
     families = plugins(linear="iclbench.families.linear:Linear", other="iclbench.families.linear:SparseLinear")
     assert families.entry("linear").package == "iclbench" and list(families.builtin_entries) == ["linear"]

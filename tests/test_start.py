@@ -1,4 +1,4 @@
-"""Commands do not import modules that they do not need and that take seconds."""
+"""Commands do not import slow modules that they do not need."""
 
 import subprocess
 import sys
@@ -14,6 +14,6 @@ for backbone in ("coqe", "gpt2-learned", "tnp"):
 """
 
 
-def test_building_and_evaluating_models_imports_no_slow_modules() -> None:
+def test_building_and_evaluating_models_does_not_import_slow_modules() -> None:
     process = subprocess.run([sys.executable, "-c", BUILD], capture_output=True, text=True, check=True)
     assert process.stdout.split() == ["coqe", "gpt2-learned", "tnp"]

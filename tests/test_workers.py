@@ -1,4 +1,4 @@
-"""Groups of test modules that one worker of `make test` runs."""
+"""Groups of test modules that run in one worker of `make test`."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ def test_the_paths_of_groups_exist_and_do_not_overlap() -> None:
     assert not [(one, other) for one in paths for other in paths if one != other and one.startswith(other)]
 
 
-def test_modules_of_a_group_have_the_same_name() -> None:
+def test_modules_of_a_group_share_a_worker() -> None:
     assert worker_group("tests/report/test_page.py") == worker_group("tests/report/test_figures.py")
     assert worker_group("tests/sweep/test_grids.py") == worker_group("tests/config/test_sizes.py")
     assert worker_group("tests/sweep/test_pack.py") == "tests/sweep/test_pack.py"

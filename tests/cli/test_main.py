@@ -247,7 +247,7 @@ def test_ctrl_c_writes_a_checkpoint_and_exits_130(card_path: Path, tmp_path: Pat
             assert command.code is None, command.errors
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        assert command.interrupted(within=60) == 130
+        assert command.interrupt(within=60) == 130
     finally:
         command.kill()
     err = command.errors

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from tests.forked import answer
+from tests.forked import call_in_new_process
 from tests.hostile.plugins import BACKBONE, TRUST, train, write_plugin
 from tests.hostile.trial import Kind, Trial
 from tests.hostile.verdicts import check_outcome
@@ -141,7 +141,7 @@ def _api(trial: Trial, kind: str) -> list[str]:
     calls = [
         (name, trial.dice.randrange(100)) for name in trial.dice.choices(names, k=CALLS if kind == "threads" else 4)
     ]
-    pairs = answer(_answers, str(trial.folder), calls, kind, state)
+    pairs = call_in_new_process(_answers, str(trial.folder), calls, kind, state)
     complaints = [
         f"{name} fails alone: {alone[:200]}" for (name, _), (alone, _) in zip(calls, pairs, strict=True) if ":" in alone
     ]

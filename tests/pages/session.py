@@ -120,7 +120,7 @@ class Session:
             os.chdir(words[1])
             return 0, "", ""
         if words[0] == "iclbench" and not re.search(r"[|<>;&*$]", re.sub(r"'[^']*'", "", text)):
-            return forked.printed(words[1:], Path.cwd(), dict(os.environ), str(self.site))
+            return forked.run_command(words[1:], Path.cwd(), dict(os.environ), str(self.site))
         done = subprocess.run(["bash", "-c", _SHELL + text], capture_output=True, text=True)
         return done.returncode, done.stdout, done.stderr
 

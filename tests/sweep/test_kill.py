@@ -143,7 +143,7 @@ def test_ctrl_c_writes_checkpoints_and_counts_the_open_cells(tmp_path: Path, num
         assert len(pids) == number, sweep.errors
         for pid in pids:  # a terminal sends SIGINT to all processes
             os.kill(pid, signal.SIGINT)
-        code = sweep.interrupted(within=SECONDS)
+        code = sweep.interrupt(within=SECONDS)
     finally:
         sweep.kill()  # its workers end with it
     assert code == 130, sweep.errors

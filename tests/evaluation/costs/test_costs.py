@@ -18,7 +18,7 @@ from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.costs import costs
 from iclbench.evaluation.costs.costs import CostSizes, measure_costs
 from iclbench.registry import BACKBONES, ESTIMATORS
-from tests.forked import answer
+from tests.forked import call_in_new_process
 
 WIDTH, LAYERS, EPISODES = 16, 2, 4
 
@@ -234,7 +234,7 @@ def test_free_memory_of_the_allocator_counts_in_each_measurement() -> None:
 def test_a_training_step_needs_memory_in_proportion_to_its_batch(task: TaskConfig) -> None:
     """Measured in new processes, as above, with batches so large that partly used pages do not matter."""
     longer = task.model_copy(update={"points": 29})
-    few, many = (answer(bytes_of_a_step, longer, batch) for batch in (256, 1024))
+    few, many = (call_in_new_process(bytes_of_a_step, longer, batch) for batch in (256, 1024))
     assert 3 < many / few < 4.5
 
 
