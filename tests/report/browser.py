@@ -35,7 +35,7 @@ class Page:
             self.send(f"{domain}.enable")
 
     def send(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send a command and wait for the answer."""
+        """Send a command to the page and wait for the answer."""
         self._last_id += 1
         message = {"id": self._last_id, "method": method, "params": params}
         message |= {"sessionId": self._session} if self._session else {}
@@ -72,7 +72,7 @@ class Page:
         return message
 
     def open(self, path: Path) -> None:
-        """Load a file and wait until it is complete."""
+        """Load a file and wait until it is loaded completely."""
         self.send("Page.navigate", url=path.resolve().as_uri())
         self.wait("document.readyState === 'complete'")
 
@@ -82,7 +82,7 @@ class Page:
         )
 
     def run(self, script: str) -> Any:
-        """Evaluate an expression in the page. A promise is awaited."""
+        """Evaluate an expression in the page and return its value. Promises are awaited."""
         answer = self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(json.dumps(answer["exceptionDetails"])[:500])

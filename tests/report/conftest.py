@@ -1,4 +1,4 @@
-"""Fixtures with synthetic results folders and reports on them."""
+"""Fixtures: synthetic results folders and reports on them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,14 +15,14 @@ from tests.report import synthetic, synthetic_grid, synthetic_targets
 
 @dataclass
 class Report:
-    """The page of a report, and its results and sections, which take seconds to load and to build."""
+    """The page of a report, with its results and sections, which take seconds to load and build."""
 
     page: Path
     results: Results
     sections: list[Section]
 
 
-def build_recorded(folder: Path, out: Path) -> Report:
+def build_and_record(folder: Path, out: Path) -> Report:
     """Build a report without pictures, and record its results and sections."""
     all_results: list[Results] = []
     sections: list[Section] = []
@@ -50,7 +50,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def built_report(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Report:
-    return build_recorded(results, tmp_path_factory.mktemp("report"))
+    return build_and_record(results, tmp_path_factory.mktemp("report"))
 
 
 @pytest.fixture(scope="session")
@@ -70,13 +70,13 @@ def page(built_report: Report) -> Path:
 
 @pytest.fixture(scope="session")
 def targets_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with tasks that have only the question `targets`."""
+    """A results folder in which all tasks have the question `targets`."""
     return synthetic_targets.write(tmp_path_factory.mktemp("targets"))
 
 
 @pytest.fixture(scope="session")
 def targets_report(targets_results: Path, tmp_path_factory: pytest.TempPathFactory) -> Report:
-    return build_recorded(targets_results, tmp_path_factory.mktemp("targets-report"))
+    return build_and_record(targets_results, tmp_path_factory.mktemp("targets-report"))
 
 
 @pytest.fixture(scope="session")
@@ -98,7 +98,7 @@ def targets_blocks(targets_sections: list[Section]) -> dict[str, Block]:
 
 @pytest.fixture(scope="session")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> synthetic_grid.Grid:
-    """A folder with the results of a sweep over many families."""
+    """A results folder of a sweep over many families."""
     return synthetic_grid.write(tmp_path_factory.mktemp("grid"))
 
 

@@ -76,7 +76,7 @@ def write(folder: Path) -> Path:
 
 
 def _contestants(task: str) -> list[tuple[str, str, int | None]]:
-    """Name, kind and seed of the contestants on a task."""
+    """Name, kind and seed of each contestant on a task."""
     contestants: list[tuple[str, str, int | None]] = [(name, "baseline", None) for name in BASELINES]
     contestants += [
         (name, "backbone", seed)
@@ -118,7 +118,7 @@ def _curve(
     n = np.arange(last + 1)
     if contestant == "xgboost":
         n = np.unique(np.r_[0, np.geomspace(1, last, 8).round().astype(int)])
-    # The difficulty of episodes is the same for all contestants, so that paired intervals are narrower.
+    # All contestants have the same difficulties of episodes, so that paired intervals are narrower than unpaired ones.
     difficulty = np.random.default_rng([len(task), len(shift)]).gamma(2.0, 0.5, (EPISODES, 1))
     noise = np.random.default_rng(abs(hash_of(f"{task}{run}{shift}"))).gamma(20.0, 0.05, (EPISODES, len(n)))
     per_episode = mean_curve(contestant, task, shift, n) * difficulty * noise
@@ -175,7 +175,7 @@ def _curve(
 
 
 def hash_of(name: str) -> int:
-    """A number derived from a name, the same in all processes."""
+    """A number that depends only on the name, also across processes."""
     return int.from_bytes(name.encode()[-8:], "little")
 
 

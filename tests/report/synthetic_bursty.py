@@ -1,8 +1,7 @@
 """A synthetic results folder of bursty classification.
 
-On `bursty`, the ICL accuracy of CoQE rises early and then falls, and the Transformer learns only in its weights. `coqe`
-has two variants, one of them with a single seed. `bursty-alpha1` is a second task of the family, and has published
-numbers.
+On `bursty`, the ICL accuracy of CoQE rises early and then falls, and the Transformer learns only in its weights. CoQE
+has two variants, one of them with a single seed. The second task of the family, `bursty-alpha1`, has published numbers.
 """
 
 from pathlib import Path
@@ -15,7 +14,7 @@ from tests.tables.rows import complete_row
 EPISODES = 128
 STEPS = [500, 1000, 2000, 3000, 4000]
 TASKS = ["bursty", "bursty-alpha1"]
-# Accuracy of guessing, by test.
+# Accuracy of guessing for each test.
 TESTS = {"icl": 0.5, "icl_paired": 0.25, "iwl": 0.0025, "flip": 0.5}
 # Backbone, hash of the settings, and seeds of each variant.
 VARIANTS = {
@@ -23,7 +22,7 @@ VARIANTS = {
     "coqe": ("coqe", "bbbbbbbb", [0, 1, 2]),
     "coqe-paper": ("coqe", "cccccccc", [0]),
 }
-# Accuracy in training at each step in `STEPS`, by name and test.
+# Accuracy during training at each step in `STEPS`, by name and test.
 CURVES = {
     ("transformer", "icl"): [0.50, 0.55, 0.52, 0.51, 0.50],
     ("transformer", "iwl"): [0.05, 0.30, 0.70, 0.85, 0.92],
@@ -73,27 +72,27 @@ def write(folder: Path) -> Path:
                     "variant": variant,
                 }
                 loss = columns | {"evaluator": "train"}
-                values += [_row(task, None, "loss", 0.9, loss | _at(step)) for step in (1000, 4000)]
+                values += [_row(task, None, "loss", 0.9, loss | _step_columns(step)) for step in (1000, 4000)]
                 for test in [*TESTS, "targets"]:
                     curve = accuracy(name, task, test, seed)
                     if test != "targets":
                         in_training = columns | {"prompt_set": f"{task}-small-{test}-few"}
                         values += [
-                            _scored(task, test, v, in_training | _at(step))
+                            _accuracy_row(task, test, v, in_training | _step_columns(step))
                             for step, v in zip(STEPS, curve, strict=True)
                         ]
-                    values.append(_scored(task, test, curve[-1], columns))
+                    values.append(_accuracy_row(task, test, curve[-1], columns))
                     values.append(_row(task, test, "accuracy", curve[-1] / 3, columns))
         for name, accuracies in BASELINES.items():
             columns = {"run": name, "contestant": name, "kind": "baseline"}
-            values += [_scored(task, test, v, columns, name != "chance") for test, v in accuracies.items()]
+            values += [_accuracy_row(task, test, v, columns, name != "chance") for test, v in accuracies.items()]
         if task == "bursty-alpha1":
             values += [_published(task, name, test, value) for (name, test), value in PUBLISHED.items()]
         tables.write("values", values, folder / f"{task}.values.parquet", {})
     return folder
 
 
-def _at(step: int) -> dict[str, object]:
+def _step_columns(step: int) -> dict[str, object]:
     return {"axis": "train_step", "axis_value": float(step)}
 
 
@@ -119,7 +118,7 @@ def _row(task: str, test: str | None, metric: str, value: float, columns: dict[s
     return complete_row(row)
 
 
-def _scored(
+def _accuracy_row(
     task: str, test: str, value: float, columns: dict[str, object], has_interval: bool = True
 ) -> dict[str, object]:
     ends = {"low": max(value - 0.04, 0.0), "high": min(value + 0.04, 1.0)} if has_interval else {}

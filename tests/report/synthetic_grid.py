@@ -1,4 +1,4 @@
-"""A synthetic folder of a sweep over many families: scores, packed errors, costs and cells."""
+"""A synthetic results folder of a sweep over many families: scores, packed errors, costs and cells."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BACKBONES = {
     "tnp": (0.74, 5.0),
     "icicl-tnp": (0.7, 6.0),
 }
-# Task -> evaluators. Raw errors are between `FLOOR` (score 1) and 1 (score 0).
+# Evaluators of each task. Raw errors are between `FLOOR` (score 1) and 1 (score 0).
 TASKS = {
     "linear": ("next",),
     "quadratic": ("next",),
@@ -56,18 +56,20 @@ def score(raw: np.ndarray | float, evaluator: str) -> np.ndarray | float:
 def gap(grid: Grid, task: str, test: str, a: str, b: str) -> tuple[float, float, float]:
     """Mean over episodes of the score of `a` minus that of `b`, and its interval.
 
-    The scores of an episode are averaged over the seeds that both have."""
+    The scores of an episode are averaged over the seeds that both have.
+    """
     seeds = [seed for seed in (0, 1) if (task, test, a, seed) in grid.raw and (task, test, b, seed) in grid.raw]
     scores_a, scores_b = (
         np.mean([score(grid.raw[task, test, name, seed], test) for seed in seeds], 0) for name in (a, b)
     )
     gaps = scores_a - scores_b
-    mean, half = float(gaps.mean()), 2.0117 * float(gaps.std(ddof=1)) / np.sqrt(EPISODES)  # t of 47 degrees of freedom
+    # 2.0117 is the 97.5 % quantile of the t distribution with 47 degrees of freedom.
+    mean, half = float(gaps.mean()), 2.0117 * float(gaps.std(ddof=1)) / np.sqrt(EPISODES)
     return mean, mean - half, mean + half
 
 
 def write(folder: Path, preset: str = "grid") -> Grid:
-    """Write the folder. One of two seeds of `cnp` failed on tabular, and both seeds of `tnp` on quadratic."""
+    """Write the folder. One of two seeds of `cnp` failed on `tabular`, and both seeds of `tnp` on `quadratic`."""
     raw: dict[tuple[str, str, str, int], np.ndarray] = {}
     cells: list[dict[str, object]] = []
     for task_index, (task, evaluators) in enumerate(TASKS.items()):

@@ -9,7 +9,7 @@ from tests.tables.rows import complete_row
 
 TASK, FEATURES = "combination", 3
 CONTEXTS = [4, 8, 16, 32, 64]
-# Contestant: kind, seeds, and the rank as a function of the number of contexts.
+# For each contestant, kind, seeds, and rank as a function of the number of contexts.
 RANKS = {
     "coqe": ("backbone", [0, 1], lambda m: min(m, 5)),
     "gpt2": ("backbone", [0], lambda m: m**0.8),

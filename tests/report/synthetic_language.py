@@ -1,8 +1,8 @@
 """A synthetic results folder of language models.
 
-Three models on eight tasks of three families, with ten sets of demonstrations. `mamba-tiny` has no key-value cache, so
-no method is applied to it, and its cells of `list-last` failed. Deep-Thinking improves `gpt2-large` a little and has no
-effect on `demo-lm`.
+It has three models on eight tasks of three families, with ten sets of demonstrations. `mamba-tiny` has no key-value
+cache, so no method is applied to it. Its cells of `list-last` failed. Deep-Thinking improves `gpt2-large` a little and
+has no effect on `demo-lm`.
 """
 
 import json
@@ -22,7 +22,7 @@ PASSES = 5
 DEEP_THINKING = "+deep-thinking"
 REASON = "OutOfMemoryError: <9 GiB> free & no swap"
 UNSAFE_PROMPT = '<script>alert("prompt")</script>'
-# Task: family, evaluator, share of the most frequent answer.
+# For each task, family, evaluator and share of the most frequent answer.
 TASKS = {
     "list-first": ("algorithmic", "greedy", 0.06),
     "list-last": ("algorithmic", "greedy", 0.06),
@@ -33,14 +33,14 @@ TASKS = {
     "sst2": ("sentiment", "choice", 0.51),
     "sst5": ("sentiment", "choice", 0.28),
 }
-# Model: whether it has a key-value cache, and its accuracy without and with many demonstrations.
+# For each model, whether it has a key-value cache, and its accuracies without and with many demonstrations.
 MODELS = {"demo-lm": (True, 0.2, 0.9), "gpt2-large": (True, 0.1, 0.75), "mamba-tiny": (False, 0.1, 0.55)}
 # Gain in accuracy by Deep-Thinking.
 GAINS = {"demo-lm": 0.0, "gpt2-large": 0.04}
 PUBLISHED = {"GPT2-Large": 0.653, "GPT2-Large+deep-thinking": 0.857}
 # The task with several orders of its demonstrations and a development split.
 ORDERED_TASK = "sst2"
-# One of the two tasks of the suite has other examples than the published mean.
+# One of the two tasks of the suite has different examples from those of the published mean.
 OUR_DATA, THEIR_DATA = {"sst5": "pairs=iclbench"}, "pairs=Hendel et al. 2023"
 SUITE = {
     "task": "simple",
@@ -70,7 +70,7 @@ def prompt_set(task: str, shots: int, shift: str, seed: int, order: int = 0) -> 
 def write(folder: Path) -> Path:
     """Write the folder and return it."""
     for task in TASKS:
-        rows = [row for model in MODELS for row in _of_model(task, model)] + _majority(task)
+        rows = [row for model in MODELS for row in _model_rows(task, model)] + _majority(task)
         tables.write("values", rows, folder / "tables" / task / "all.values.parquet", {})
         for model in MODELS:
             if not _has_failed(model, task):
@@ -143,7 +143,7 @@ def _cell(task: str, model: str, method: str, shots: int, seed: int, order: int 
 
 
 def _passes(task: str, model: str, cell: dict, final: float, shots: int, seed: int, order: int) -> list:
-    """Rows after each pass, from plain in-context learning to the accuracy `final`."""
+    """Rows after each pass. Accuracy goes from that of plain in-context learning to `final`."""
     plain, rows = accuracy(model, task, shots, seed, "", order), []
     for t in range(1, PASSES + 1):
         columns = cell | {"axis": "passes", "axis_value": float(t)}
@@ -158,7 +158,7 @@ def _passes(task: str, model: str, cell: dict, final: float, shots: int, seed: i
     return rows
 
 
-def _of_model(task: str, model: str) -> list:
+def _model_rows(task: str, model: str) -> list:
     """Rows of all cells of a model on a task."""
     has_cache = MODELS[model][0]
     rows = _cell(task, model, "", 0, 0)
@@ -196,7 +196,10 @@ def _majority(task: str) -> list:
 
 
 def _summaries() -> list:
-    """Paired gains, and means over seeds with an impossible value, which the report must compute from the cells."""
+    """Paired gains, and means over seeds.
+
+    The means have an impossible value, because the report must compute them from the cells.
+    """
     rows = []
     for task in TASKS:
         for model, (has_cache, _, _) in MODELS.items():

@@ -1,4 +1,4 @@
-"""A synthetic results folder with tasks that are evaluated on targets (question `targets`).
+"""A synthetic results folder with tasks of the question `targets`.
 
 `gp-mixture` has related datasets, oracles, strata, shifts and one input; `image-completion` has images of 8 x 8 pixels.
 """
@@ -12,7 +12,7 @@ from iclbench import __version__, tables
 from tests.tables.rows import complete_row
 
 EPISODES, SIDE, DRAWS = 64, 8, 5
-# Kind of each contestant, whether it uses related datasets, and log-likelihood without them.
+# For each contestant, kind, whether it uses related datasets, and log-likelihood without them.
 GP = {
     "oracle-kernel": ("oracle", False, -0.3),
     "oracle-bayes": ("oracle", True, -0.4),
@@ -109,7 +109,7 @@ def _row(task: str, contestant: str, kind: str, run: str, shift: str, **columns:
 
 
 def episode_groups(task: str) -> list[tuple[dict[str, object], np.ndarray]]:
-    """The groups of episodes over which scores are averaged: the columns that describe a group, and its mask."""
+    """The groups of episodes over which scores are averaged, each as the columns that describe it and its mask."""
     sizes, groups = context_sizes(task), [({}, np.ones(EPISODES, dtype=bool))]
     for low, end in ((1, 4), (5, 16), (17, 64)):
         groups.append(({"axis": "n_context", "axis_value": float(end)}, (sizes >= low) & (sizes <= end)))

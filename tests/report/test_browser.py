@@ -1,4 +1,4 @@
-"""The page in a browser: no errors, no requests, no overflow, and keyboard navigation."""
+"""The page in a browser: errors, requests, overflow, filters and keyboard navigation."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.skipif(browser.executable() is None, reason="needs Chro
 
 CURVES = "linear-small-curves-next-squared-error"
 CONTROLS = "a[href], button, select, summary, [tabindex='0']"
-# The visible controls. Only the summary of closed details is visible.
-REACHABLE = f"[...document.querySelectorAll(`{CONTROLS}`)].filter((e) => e.checkVisibility())"
+# `checkVisibility` excludes controls within closed details.
+VISIBLE_CONTROLS = f"[...document.querySelectorAll(`{CONTROLS}`)].filter((e) => e.checkVisibility())"
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_every_figure_is_drawn_without_errors_and_without_requests(view: browser
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_nothing_is_wider_than_the_screen(view: browser.Page, width: int) -> None:
+def test_the_page_is_not_wider_than_the_screen(view: browser.Page, width: int) -> None:
     """Wide tables scroll inside a box that can be focused by keyboard."""
     view.set_size(width)
     view.run("document.querySelectorAll('details').forEach((details) => details.open = true)")
@@ -57,7 +57,7 @@ def test_nothing_is_wider_than_the_screen(view: browser.Page, width: int) -> Non
 def test_the_tab_key_visits_every_control_once_with_a_visible_focus(view: browser.Page) -> None:
     view.run(f"window.rows = document.querySelector('[id=\"{CURVES}\"] details.rows'); rows.open = true")
     view.wait("rows.querySelector('table') !== null")
-    view.run("window.controls = " + REACHABLE + "; scrollTo(0, 0)")
+    view.run("window.controls = " + VISIBLE_CONTROLS + "; scrollTo(0, 0)")
     # Move the focus to the beginning of the page.
     view.run("document.body.tabIndex = -1; document.body.focus(); document.body.removeAttribute('tabindex')")
     visited = []
@@ -86,7 +86,9 @@ def test_the_legend_highlights_contestants_by_keyboard(view: browser.Page) -> No
     assert len(set(pictures[:4])) == 4, "no selection, the first, both, the second"
 
 
-def test_the_rows_of_a_figure_are_those_of_its_file(view: browser.Page, page: Path, tmp_path: Path) -> None:
+def test_the_rows_and_the_download_of_a_figure_are_those_of_its_csv_file(
+    view: browser.Page, page: Path, tmp_path: Path
+) -> None:
     view.send_to_browser("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     view.run(f"window.figure = document.getElementById('{CURVES}')")
     view.run("figure.querySelector('details.rows summary').focus()")
@@ -190,9 +192,9 @@ def test_tables_scroll_inside_their_box_on_a_narrow_screen(view: browser.Page) -
     view.set_size(1280)
 
 
-def test_names_in_tables_break_between_words_on_a_narrow_screen(view: browser.Page) -> None:
+def test_names_in_tables_wrap_only_between_words_on_a_narrow_screen(view: browser.Page) -> None:
     view.set_size(390)
-    # A column next to the first one is as wide as the screen, as in tables with long texts.
+    # Make the second column as wide as the screen, as in tables with long texts.
     broken = """[...document.querySelectorAll(".wide tbody th")].filter((th) => th.checkVisibility()).flatMap((th) => {
       const cell = th.nextElementSibling, text = th.firstChild; if (!cell || text?.nodeType !== 3) return [];
       cell.style.width = "390px";
@@ -218,7 +220,7 @@ def _wait_for(view: browser.Page, path: Path) -> None:
 
 
 def _is_equal(a: str, b: str) -> bool:
-    """Whether two cells are equal; numbers on the page have four digits."""
+    """Whether two cells are equal. Numbers on the page have only four digits."""
     try:
         return a == b or math.isclose(float(a), float(b), rel_tol=1e-3)
     except ValueError:

@@ -1,4 +1,4 @@
-"""`iclbench report`: files, selected sections, processes, and pictures that cannot be drawn."""
+"""The command `iclbench report`: files, selected sections, processes, and pictures that cannot be drawn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from iclbench.report.style import vega_lite
 from tests.report.test_page import _rows, _write
 from tests.sweep.test_kill import alive
 
-# The code of a process that crashes as V8 does when it runs out of memory.
+# A program that crashes in the way in which V8 does when it runs out of memory.
 _OUT_OF_MEMORY = (
     "import sys, os; print('# Fatal process out of memory: Oilpan', file=sys.stderr, flush=True); os.abort()"
 )
@@ -89,7 +89,7 @@ def test_several_processes_write_the_same_bytes(only: list[str], results: Path, 
     assert total > 1 and [done for done, _ in progress] == list(range(1, total + 1))
 
 
-def test_jobs_of_killed_processes_are_done_by_the_parent() -> None:
+def test_jobs_of_killed_processes_are_run_by_the_parent() -> None:
     parent = os.getpid()
 
     def killed_job() -> int:
@@ -109,7 +109,7 @@ def test_an_error_in_a_process_is_raised_in_the_parent() -> None:
     assert error.value.errno == 28
 
 
-def test_without_processes_the_parent_does_all_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_no_process_can_be_started_the_parent_runs_all_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing_fork() -> int:
         raise OSError(12, "Cannot allocate memory")
 
@@ -117,7 +117,7 @@ def test_without_processes_the_parent_does_all_jobs(monkeypatch: pytest.MonkeyPa
     assert sorted(workers.run_jobs([lambda: 1, os.getpid], 2)) == [(0, 1), (1, os.getpid())]
 
 
-def test_more_jobs_than_fit_into_the_pipe_are_all_done() -> None:
+def test_more_jobs_than_fit_into_the_pipe_are_all_run() -> None:
     assert sorted(workers.run_jobs([lambda n=n: n * n for n in range(1500)], 2)) == [(n, n * n) for n in range(1500)]
 
 
@@ -173,7 +173,7 @@ def test_a_picture_that_cannot_be_drawn_does_not_affect_others(tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["good.svg"]
 
 
-def test_the_subtitle_does_not_count_variants(tmp_path: Path) -> None:
+def test_the_subtitle_of_the_page_does_not_count_variants(tmp_path: Path) -> None:
     columns = {"kind": "backbone", "contestant": "gpt2", "model": "gpt2", "seed": 0, "variant": "a"}
     gpt2 = _rows().iloc[:3].assign(**columns, run="linear-gpt2-smoke-s0")
     wide = gpt2.assign(variant="b", run="linear-gpt2-wide-smoke-s0")

@@ -1,4 +1,4 @@
-"""Reports on selected contestants."""
+"""Reports on a selection of contestants."""
 
 from pathlib import Path
 
@@ -18,12 +18,12 @@ NAMES = ["mamba", "gpt2", "xgboost"]
 
 
 @pytest.fixture(scope="module")
-def selected(results: Path) -> Results:
+def selected_results(results: Path) -> Results:
     return load_results(results, ["linear"], NAMES)
 
 
-def test_only_selected_contestants_are_in_figures_and_tables(selected: Results) -> None:
-    task = next(task for task in selected.slices if task.task == "linear")
+def test_only_selected_contestants_are_in_figures_and_tables(selected_results: Results) -> None:
+    task = next(task for task in selected_results.slices if task.task == "linear")
     for section in (learning_curves.section(task), leaderboard.section(task)):
         assert section is not None
         for block in section.walk():
@@ -50,7 +50,7 @@ def test_only_selected_contestants_are_in_the_heat_map_with_the_same_scores(grid
     pd.testing.assert_frame_equal(selected_cells[columns], expected, check_dtype=False)
 
 
-def test_the_reference_for_guessing_does_not_have_to_be_selected(grid: Grid) -> None:
+def test_scores_do_not_require_the_selection_of_the_reference_for_guessing(grid: Grid) -> None:
     results = load_results(grid.folder, ["linear"], ["mamba"])
     (contest,) = normalised.contests(results, "grid")
     assert contest.scores["contestant"].tolist() == ["mamba"]

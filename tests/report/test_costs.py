@@ -1,4 +1,4 @@
-"""Costs in the report: tables and figures of the measurements of `iclbench cost`."""
+"""The section on costs: tables and figures of measurements of `iclbench cost`."""
 
 import shutil
 from dataclasses import replace
@@ -17,7 +17,7 @@ from tests.report import vega_lite
 RUN = "linear-mamba-small-s0"
 SECONDS = {("condition", 40): 2e-3, ("condition", 500): 2e-2, ("query", 40): 3e-5, ("query", 500): 3.5e-5}
 
-# Seconds of a query in a batch of one episode, which take longer per episode than those in a batch of 64.
+# Seconds of a query in a batch of one episode. This is longer than the time per episode in a batch of 64.
 BATCH_OF_ONE = 1e-3
 
 
@@ -64,7 +64,7 @@ def blocks(results: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     return {block.name: block for block in section.walk() if isinstance(block, Table | Figure)}
 
 
-def test_table_has_row_per_run_and_number_of_points(blocks: dict[str, Table | Figure]) -> None:
+def test_table_has_a_row_per_run_number_of_points_and_batch_size(blocks: dict[str, Table | Figure]) -> None:
     table = blocks["linear-small-costs-by-run"]
     assert isinstance(table, Table)
     headers = [column.header for column in table.columns]
@@ -79,7 +79,7 @@ def test_table_has_row_per_run_and_number_of_points(blocks: dict[str, Table | Fi
     assert rows[RUN, "500"][:11] == [*shared, "500", "5.50 KiB", "–", "20.0 ms", "8.00 kFLOP", "35.0 µs"]
 
 
-def test_several_queries_at_once_are_compared_with_one(blocks: dict[str, Table | Figure]) -> None:
+def test_several_queries_at_once_are_listed_next_to_a_single_query(blocks: dict[str, Table | Figure]) -> None:
     table = blocks["linear-small-costs-at-once"]
     assert isinstance(table, Table)
     texts = [[cell.text for cell in row][:7] for row in table.rows() if row[0].text == RUN]
@@ -120,7 +120,7 @@ def test_section_without_measured_phases_has_only_the_table_of_costs(report_resu
 
 
 @pytest.mark.slow
-def test_parameters_are_comparable_between_machines_and_seconds_are_not(results: Path) -> None:
+def test_parameters_are_compared_between_devices_and_seconds_are_not(results: Path) -> None:
     report_results = load_results(results)
     costs_on_two_devices = report_results.costs.assign(
         device=report_results.costs["device"].mask(report_results.costs["run"].eq(RUN), "cuda")

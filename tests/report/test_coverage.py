@@ -1,4 +1,4 @@
-"""Coverage and missing results: all cells are counted once, and missing results have a reason or a command."""
+"""Coverage and missing results: cells are counted once, and missing results have a reason or a command."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_all_cells_are_counted_and_cells_without_results_have_reasons(grid: Grid
     assert machine["seconds"] == pytest.approx(cells["seconds"].sum())
 
 
-def test_reasons_that_differ_only_in_the_run_share_a_row(grid: Grid) -> None:
+def test_cells_whose_reasons_differ_only_in_the_run_share_a_row(grid: Grid) -> None:
     cells = tables.read_all("cells", grid.folder)
     two_cells = cells[cells["status"].eq("done") & cells["kind"].eq("train")].head(2)
     reasons = [f"run '{run}' has no layers to probe" for run in two_cells["run"]]
@@ -65,7 +65,7 @@ def test_skipped_and_failed_runs_are_not_listed_as_missing(grid_results: Results
 
 
 @pytest.mark.slow
-def test_diverged_run_has_no_missing_evaluation(grid: Grid, tmp_path: Path) -> None:
+def test_the_evaluation_of_a_diverged_run_is_not_listed_as_missing(grid: Grid, tmp_path: Path) -> None:
     values = tables.read_all("values", grid.folder)
     row = values[values["kind"].eq("backbone") & values["evaluator"].eq("next")].head(1)
     row = row.assign(contestant="new", model="new", run="new-s0", evaluator="train", axis="train_step", metric="loss")
@@ -81,7 +81,9 @@ def test_diverged_run_has_no_missing_evaluation(grid: Grid, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_missing_shift_beyond_trained_length_has_shift_option(grid: Grid, tmp_path: Path) -> None:
+def test_the_command_for_a_missing_shift_beyond_the_trained_length_has_the_option_shift(
+    grid: Grid, tmp_path: Path
+) -> None:
     values = tables.read_all("values", grid.folder)
     row = values[values["kind"].eq("backbone") & values["evaluator"].eq("next")].head(1)
     rows = pd.concat([values, row.assign(shift="orthants+points-80")], ignore_index=True)
@@ -90,7 +92,7 @@ def test_missing_shift_beyond_trained_length_has_shift_option(grid: Grid, tmp_pa
     assert commands and all(command.endswith(" --shift orthants+points-80") for command in commands)
 
 
-def test_missing_section_refers_to_coverage_if_cells_failed(grid: Grid) -> None:
+def test_the_section_on_missing_results_refers_to_coverage_if_cells_failed(grid: Grid) -> None:
     values, cells = tables.read_all("values", grid.folder), tables.read_all("cells", grid.folder)
     one_baseline = results_from_values(values[values["run"].eq("knn-3") & values["task"].eq("linear")])
     done = cells[cells["status"].eq("done")].head(2)
@@ -100,7 +102,7 @@ def test_missing_section_refers_to_coverage_if_cells_failed(grid: Grid) -> None:
 
 
 @pytest.mark.slow
-def test_run_without_score_has_missing_summary(grid: Grid, tmp_path: Path) -> None:
+def test_the_summary_of_a_run_without_score_is_listed_as_missing(grid: Grid, tmp_path: Path) -> None:
     values = tables.read_all("values", grid.folder)
     run = values.loc[values["kind"].eq("backbone") & values["metric"].eq("score"), "run"].iloc[0]
 

@@ -1,4 +1,4 @@
-"""Examples of episodes: bands of predictions and of the oracle, completed images, and the report with both."""
+"""Examples of episodes: bands of predictions and of the oracle, completed images, and their section in the report."""
 
 import base64
 import re
@@ -102,11 +102,11 @@ def test_pictures_show_images_row_by_row(gallery: Gallery) -> None:
     expected[np.arange(synthetic.SIDE**2).reshape(image.shape) % 4 > 0] = BLUE
     assert np.array_equal(context[::scale, ::scale], expected)
     assert (related[::scale, ::scale] == BLUE).all(-1).sum() == synthetic.SIDE**2 / 2
-    # Half of the brightness, and 0.1 more for each of two related datasets.
+    # The brightness is 0.5, plus 0.1 for each of two related datasets.
     assert np.array_equal(predictions[2][::scale, ::scale, 0], np.rint(0.7 * 255 * image))
 
 
-def test_widths_are_relative_to_widest_interval(gallery: Gallery) -> None:
+def test_pictures_of_interval_widths_are_relative_to_the_widest_interval(gallery: Gallery) -> None:
     by_n_related = [f"icicl-tnp, {n} related" for n in range(3)]
     assert gallery.columns[3:] == (*by_n_related, "cnp", "mean")
     label, pictures = gallery.rows[1]
@@ -117,7 +117,7 @@ def test_widths_are_relative_to_widest_interval(gallery: Gallery) -> None:
     assert levels == [255, 204, 153, 255]  # widths 1.0, 0.8, 0.6, 1.0
 
 
-def test_only_complete_grids_are_images() -> None:
+def test_only_complete_grids_of_pixels_are_drawn_as_images() -> None:
     grid = pd.DataFrame({"x1": [0, 0, 1, 1], "x2": [0, 1, 0, 1], "role": "predicted"})
     assert pixel_count(grid) == 4
     assert pixel_count(grid[:3]) is None
@@ -159,7 +159,7 @@ def test_section_is_absent_without_examples(targets_results: Path, tmp_path: Pat
 
 
 def test_section_is_absent_without_points_of_episodes(targets_results: Path, tmp_path: Path) -> None:
-    """An evaluation that was stopped can have written predictions without the points of their episodes."""
+    """An interrupted evaluation can have written predictions without the points of their episodes."""
     values = tables.read_all("values", targets_results).query("task == 'image-completion' and shift == 'none'")
     tables.write("values", values, tmp_path / "r" / "a.values.parquet", {})
     predicted = tables.read_all("examples", targets_results).query("role == 'predicted'")

@@ -1,4 +1,4 @@
-"""Exported files: CSV with all digits, escaped Markdown and LaTeX, figures as PNG, SVG and PDF."""
+"""Exported files: CSV with all digits, escaped Markdown and LaTeX, and figures as PNG, SVG and PDF."""
 
 import csv
 import xml.etree.ElementTree as ElementTree
@@ -38,7 +38,7 @@ def table() -> Table:
 
 
 def _check_csv(path: Path, frame: pd.DataFrame) -> None:
-    """Check that a file has the columns and values of a frame, all digits, and empty cells for missing values."""
+    """Assert that a file has the columns of a frame, its values with all digits, and empty cells for missing values."""
     with path.open(encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
     assert header == [str(column) for column in frame.columns]
@@ -69,7 +69,7 @@ def test_markdown_escapes_bars_and_underscores(table: Table) -> None:
     lines = exports.markdown(table).splitlines()
     assert lines[0] == r"| name\_of it | error |"
     assert lines[1] == "| :--- | ---: |"
-    # A row of two columns has three unescaped bars.
+    # A row with two columns has three unescaped bars.
     assert all(line.replace(r"\|", "").count("|") == 3 for line in lines[:5])
     assert r"a\|b\_c" in lines[2]
     assert lines[2].endswith(r"| 0.333 \[0.100, 0.500\] |")

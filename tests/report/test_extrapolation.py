@@ -1,4 +1,4 @@
-"""Extrapolation: a part of the report per training length, panels for shifts, and rules at the training lengths."""
+"""The section on extrapolation: slices by trained length, panels for shifts, and vertical rules at trained lengths."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +47,7 @@ def curve(run: str, contestant: str, kind: str, shift: str, last: int, level: fl
     return pd.DataFrame(complete_row(columns))
 
 
-def area(rows: pd.DataFrame) -> pd.DataFrame:
+def area_row(rows: pd.DataFrame) -> pd.DataFrame:
     """The row with the area under a curve."""
     mean = rows["value"].mean()
     first_row = rows.iloc[:1]
@@ -56,7 +56,7 @@ def area(rows: pd.DataFrame) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def two_lengths(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Two runs of GPT-2 and one of Mamba trained with 10 examples, and one of Mamba with 20.
+    """Two runs of GPT-2 and one of Mamba trained with 10 examples, and one of Mamba trained with 20.
 
     All are evaluated with up to 40 examples, in-distribution and under the shift `orthants`.
     """
@@ -74,7 +74,7 @@ def two_lengths(tmp_path_factory: pytest.TempPathFactory) -> Results:
     for shift, last in (("none", 10), ("none", 20), (f"points-{FAR}", FAR), (f"orthants+points-{FAR}", FAR)):
         curves.append(curve("least-squares", "least-squares", "baseline", shift, last, 0.5 if last == 10 else 0.7))
         curves.append(curve("zero", "zero", "baseline", shift, last).assign(value=1.0))
-    rows = pd.concat([*curves, *(area(rows) for rows in curves)], ignore_index=True)
+    rows = pd.concat([*curves, *(area_row(rows) for rows in curves)], ignore_index=True)
     tables.write("values", tables.frame("values", rows), folder / "a.values.parquet", {})
     return load_results(folder)
 
@@ -84,7 +84,7 @@ def figures(results: Results) -> dict[str, Figure]:
     return {block.name: block for block in blocks if isinstance(block, Figure)}
 
 
-def test_trained_lengths_follow_from_prompt_sets(two_lengths: Results) -> None:
+def test_trained_lengths_are_inferred_from_prompt_sets(two_lengths: Results) -> None:
     assert two_lengths.trained_lengths_by_run == {"gpt2-s0": 10, "gpt2-s1": 10, "mamba": 10, "mamba-20": 20}
     rows = two_lengths.rows.assign(trained=trained_lengths(two_lengths.rows))
     baseline_rows = rows.query("run == 'zero' and metric == 'squared_error'")
@@ -93,7 +93,7 @@ def test_trained_lengths_follow_from_prompt_sets(two_lengths: Results) -> None:
     assert pd.isna(by_prompts[f"points-{FAR}-{FAR}"]), "prompts that all lengths share"
 
 
-def test_each_trained_length_is_a_slice(two_lengths: Results) -> None:
+def test_each_trained_length_has_its_own_slice(two_lengths: Results) -> None:
     assert two_lengths.excluded_rows == ()
     assert [(s.id, s.trained_length) for s in two_lengths.slices] == [
         ("linear-small-trained-10", 10),
@@ -101,8 +101,8 @@ def test_each_trained_length_is_a_slice(two_lengths: Results) -> None:
     ]
 
 
-def test_trained_lengths_are_not_averaged(two_lengths: Results) -> None:
-    """Each slice has its runs and the baselines on the same prompts."""
+def test_curves_of_different_trained_lengths_are_not_averaged(two_lengths: Results) -> None:
+    """Each slice has the runs of its length, and the baselines on the same prompts."""
     ten, twenty = two_lengths.slices
     ten_examples = "shift == 'none' and n_context == 10"
     assert ten.curves.query(ten_examples).set_index("contestant")["value"].to_dict() == pytest.approx(
@@ -145,7 +145,7 @@ def test_trained_lengths_have_panels_with_rules(two_lengths: Results) -> None:
     assert sum("by-trained-length" in name for name in figures(two_lengths)) == 1
 
 
-def test_single_trained_length_makes_one_slice(two_lengths: Results, tmp_path: Path) -> None:
+def test_a_single_trained_length_has_one_slice_without_a_suffix(two_lengths: Results, tmp_path: Path) -> None:
     rows = two_lengths.rows[two_lengths.rows["run"] != "mamba-20"].drop(columns="backbone")
     tables.write("values", rows, tmp_path / "a.values.parquet", {})
     (task,) = load_results(tmp_path).slices
@@ -196,7 +196,7 @@ def test_panels_of_trained_lengths_have_only_runs_of_their_length(
     assert set(data["panel"]) == {"trained with 10 examples"}
 
 
-def test_budget_has_row_per_trained_length(two_lengths: Results) -> None:
+def test_the_table_of_budgets_has_a_row_per_trained_length(two_lengths: Results) -> None:
     shared = {"task": "linear", "preset": "small", "phase": "model", "metric": "parameters", "device": "cpu"}
     shared |= {"threads": 1, "version": "0"}
     sizes = {"gpt2-s0": ("gpt2", 100.0), "mamba": ("mamba", 110.0), "mamba-20": ("mamba", 120.0)}

@@ -1,4 +1,4 @@
-"""A failed seed, at all or some context sizes: listed with its reason, without a mean over the other seeds."""
+"""Runs that failed at all or some context sizes, or diverged: reasons are listed, and means over seeds are missing."""
 
 import shutil
 from dataclasses import replace
@@ -22,7 +22,7 @@ FAILED_RUN, SIZES = "linear-gpt2-small-s1", (2, 5, 20)
 
 
 def write_failed(results: Path, folder: Path, at_all_sizes: bool) -> Path:
-    """Copy the synthetic results, and let one of three seeds fail on one task, at all or some context sizes."""
+    """Copy the synthetic results, and mark one of three seeds as failed on one task, at all or some context sizes."""
     shutil.copytree(results, folder, dirs_exist_ok=True)
     table = folder / "tables" / "linear.values.parquet"
     values = tables.read("values", table)
@@ -40,18 +40,18 @@ def write_failed(results: Path, folder: Path, at_all_sizes: bool) -> Path:
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["some sizes", "all sizes"])
-def failed(request: pytest.FixtureRequest, results: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
+def failed_results(request: pytest.FixtureRequest, results: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
     return load_results(write_failed(results, tmp_path_factory.mktemp("failed"), request.param))
 
 
 @pytest.fixture
-def task(failed: Results) -> Slice:
-    return next(task for task in failed.slices if task.task == "linear")
+def linear_task(failed_results: Results) -> Slice:
+    return next(task for task in failed_results.slices if task.task == "linear")
 
 
 @pytest.mark.slow
-def test_failed_contestant_is_last_without_rank(task: Slice) -> None:
-    section = leaderboard.section(task)
+def test_failed_contestant_is_last_without_rank(linear_task: Slice) -> None:
+    section = leaderboard.section(linear_task)
     assert section is not None
     (board,) = (block for block in section.walk() if isinstance(block, Table) and not block.linked)
     last = board.frame.iloc[-1]
@@ -62,30 +62,30 @@ def test_failed_contestant_is_last_without_rank(task: Slice) -> None:
     assert pd.notna(board.frame.set_index("contestant").loc["mamba", "rank"])
 
 
-def test_means_are_over_all_seeds_or_missing(task: Slice) -> None:
-    curve = task.curves[task.curves["contestant"].eq("gpt2") & task.curves["shift"].eq("none")]
+def test_means_are_over_all_seeds_or_missing(linear_task: Slice) -> None:
+    curve = linear_task.curves[linear_task.curves["contestant"].eq("gpt2") & linear_task.curves["shift"].eq("none")]
     assert not curve["n_context"].isin(SIZES).any() and (curve["runs"] == 3).all()
-    summaries = task.summaries[task.summaries["shift"].eq("none")]
+    summaries = linear_task.summaries[linear_task.summaries["shift"].eq("none")]
     assert "gpt2" not in set(summaries["contestant"]) and "mamba" in set(summaries["contestant"])
 
 
-def test_score_is_missing_on_failed_task_only(failed: Results) -> None:
-    contests = normalised.contests(failed, "small")
+def test_score_is_missing_only_on_the_failed_task(failed_results: Results) -> None:
+    contests = normalised.contests(failed_results, "small")
     contestants = {contest.task.task: set(contest.scores["contestant"]) for contest in contests}
     assert "gpt2" not in contestants["linear"] and "gpt2" in contestants["sparse-linear"]
     (title,) = (contest.title for contest in contests if contest.task.task == "linear")
-    assert _reasons(failed, contests)[title, "gpt2"] == {"failed": [f"{FAILED_RUN}: {REASON}"]}
+    assert _reasons(failed_results, contests)[title, "gpt2"] == {"failed": [f"{FAILED_RUN}: {REASON}"]}
 
 
-def test_failed_run_is_listed_once(failed: Results) -> None:
-    frames = {block.name: block.frame for block in missing.section(failed).walk() if isinstance(block, Table)}
+def test_failed_run_is_listed_once(failed_results: Results) -> None:
+    frames = {block.name: block.frame for block in missing.section(failed_results).walk() if isinstance(block, Table)}
     rows = frames["failed"][frames["failed"]["run"] == FAILED_RUN]
     assert rows["reason"].tolist() == [REASON]
 
 
 @pytest.fixture(scope="module")
-def diverged(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """The synthetic results, in which the training of one of three seeds diverged on one task: it has no evaluation."""
+def diverged_results(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """The synthetic results, but the training of one of three seeds diverged on one task, so it has no evaluation."""
     folder = tmp_path_factory.mktemp("diverged")
     shutil.copytree(results, folder, dirs_exist_ok=True)
     table = folder / "tables" / "linear.values.parquet"
@@ -99,44 +99,48 @@ def diverged(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Results
     return load_results(folder)
 
 
-def test_contestant_with_diverged_seed_has_no_mean(diverged: Results) -> None:
-    by_name = {task.task: task for task in diverged.slices}
+def test_contestant_with_diverged_seed_has_no_mean(diverged_results: Results) -> None:
+    by_name = {task.task: task for task in diverged_results.slices}
     for rows in (by_name["linear"].curves, by_name["linear"].summaries):
         assert "gpt2" not in set(rows["contestant"]) and "mamba" in set(rows["contestant"])
     assert "gpt2" in set(by_name["sparse-linear"].curves["contestant"])
-    contests = normalised.contests(diverged, "small")
+    contests = normalised.contests(diverged_results, "small")
     (linear,) = (contest for contest in contests if contest.task.task == "linear")
     assert "gpt2" not in set(linear.scores["contestant"])
-    assert _reasons(diverged, contests)[linear.title, "gpt2"] == {"diverged": [f"{FAILED_RUN}: {DIVERGED}"]}
+    assert _reasons(diverged_results, contests)[linear.title, "gpt2"] == {"diverged": [f"{FAILED_RUN}: {DIVERGED}"]}
 
 
-def test_diverged_contestant_is_last_with_reason(diverged: Results) -> None:
-    section = leaderboard.section(next(task for task in diverged.slices if task.task == "linear"))
+def test_diverged_contestant_is_last_with_reason(diverged_results: Results) -> None:
+    section = leaderboard.section(next(task for task in diverged_results.slices if task.task == "linear"))
     assert section is not None
     (board,) = (block for block in section.walk() if isinstance(block, Table) and not block.linked)
     assert board.frame.iloc[-1][["contestant", "reason"]].tolist() == ["gpt2", DIVERGED]
 
 
-def test_number_of_steps_ignores_diverged_runs(diverged: Results) -> None:
-    (linear,) = (task for task in diverged.slices if task.task == "linear")
+def test_number_of_steps_ignores_diverged_runs(diverged_results: Results) -> None:
+    (linear,) = (task for task in diverged_results.slices if task.task == "linear")
     assert set(_steps(linear)) == {4000}
 
 
 @pytest.mark.parametrize("length", [None, 20])
-def test_diverged_run_of_another_variant_removes_no_mean(diverged: Results, length: int | None) -> None:
+def test_a_diverged_run_of_another_variant_does_not_remove_the_mean(
+    diverged_results: Results, length: int | None
+) -> None:
     """A run that diverged with another learning rate is not a seed of this contestant."""
-    rows = diverged.rows.copy()
+    rows = diverged_results.rows.copy()
     rows["variant"] = rows["run"].where(rows["run"].eq(FAILED_RUN), "a").where(rows["kind"].eq("backbone"))
-    task = Slice(replace(diverged, rows=rows), "linear", "small", length)
+    task = Slice(replace(diverged_results, rows=rows), "linear", "small", length)
     assert task.diverged_rows.empty and task.diverged_note == ""
-    assert len(Slice(diverged, "linear", "small", length).diverged_rows) == 1, "without variants"
+    assert len(Slice(diverged_results, "linear", "small", length).diverged_rows) == 1, "without variants"
 
 
-def test_method_on_backbone_with_diverged_seed_has_no_mean(diverged: Results) -> None:
-    rows = diverged.rows[diverged.rows["contestant"].eq("gpt2") & diverged.rows["status"].eq("ok")]
+def test_method_on_backbone_with_diverged_seed_has_no_mean(diverged_results: Results) -> None:
+    rows = diverged_results.rows[
+        diverged_results.rows["contestant"].eq("gpt2") & diverged_results.rows["status"].eq("ok")
+    ]
     with_method = rows.assign(contestant="gpt2+deep-thinking", method="+deep-thinking")
-    all_rows = pd.concat([diverged.rows, with_method], ignore_index=True)
-    task = Slice(replace(diverged, rows=all_rows), "linear", "small")
+    all_rows = pd.concat([diverged_results.rows, with_method], ignore_index=True)
+    task = Slice(replace(diverged_results, rows=all_rows), "linear", "small")
     assert task.without_diverged(rows).empty and task.without_diverged(with_method).empty
     assert task.diverged_note.endswith(": gpt2, gpt2+deep-thinking.")
 

@@ -1,4 +1,4 @@
-"""Figures have the numbers of the tables and are valid Vega-Lite, and looks differ."""
+"""Figures have the numbers of the tables and are valid Vega-Lite, and contestants have different looks."""
 
 import re
 from dataclasses import replace
@@ -80,7 +80,9 @@ def test_several_seeds_have_a_mean_with_their_range_and_thin_lines(figures: dict
     assert "linear-gpt2-small-s2" in set(rows["label"])
 
 
-def test_means_have_the_envelope_of_the_intervals_of_seeds(report_results: Results, results: Path) -> None:
+def test_the_interval_of_a_mean_is_the_envelope_of_the_intervals_of_its_seeds(
+    report_results: Results, results: Path
+) -> None:
     values = tables.read_all("values", results)
     seeds = values.query("task == 'linear' and contestant == 'gpt2' and shift == 'none' and n_context == 7")
     seeds = seeds[seeds["kind"] == "backbone"]
@@ -139,7 +141,7 @@ def test_published_numbers_are_diamonds(figures: dict[str, Figure]) -> None:
     ]
 
 
-def test_a_curve_with_gaps_has_points(figures: dict[str, Figure]) -> None:
+def test_a_curve_with_gaps_in_its_sizes_is_drawn_with_points(figures: dict[str, Figure]) -> None:
     rows = figures["linear-small-curves-next-squared-error"].static["data"]["values"]
     assert {r["contestant"] for r in rows if r["sparse"]} == {"xgboost"}
 
@@ -182,13 +184,13 @@ def test_the_y_range_includes_the_oracle(name: str) -> None:
     assert low < optimum < high
 
 
-def test_an_oracle_without_error_does_not_squash_the_other_lines() -> None:
+def test_an_oracle_without_error_does_not_extend_the_y_range() -> None:
     data = pd.DataFrame({"kind": ["backbone", "backbone", "oracle"], "value": [0.1, 1.0, 1e-20]})
     low, _ = curves.domain(data, metric("squared_error"))
     assert 0.001 < low < 0.004
 
 
-def test_legend_is_in_the_order_of_the_ends_of_the_lines(figures: dict[str, Figure]) -> None:
+def test_the_legend_is_in_the_order_in_which_the_lines_end(figures: dict[str, Figure]) -> None:
     figure = figures["linear-small-curves-next-squared-error"]
     lines = figure.data[figure.data["kind"] != "published"].sort_values("n_context")
     ends = lines.groupby(["contestant", "series"]).tail(1).groupby("contestant")["value"].mean()
@@ -207,21 +209,22 @@ def test_an_axis_is_logarithmic_if_backbones_span_a_decade(values: list[float], 
         assert curves.domain(data, metric("unknown_error")) == (0.0, 1.05 * 1.5)
 
 
-def test_the_look_of_a_shipped_backbone_does_not_depend_on_others() -> None:
+def test_the_look_of_a_shipped_backbone_does_not_depend_on_the_other_contestants() -> None:
     few, many = looks(["mamba", "s4d"], [], []), looks(["cnp", "gpt2", "mamba", "s4", "s4d", "tnp"], [], [])
     assert few["mamba"] == many["mamba"]
     assert few["s4d"] == many["s4d"]
     assert len({(look.colour, look.dash) for look in many.values()}) == len(many)
 
 
-def test_all_looks_differ_in_colour_or_dash() -> None:
+def test_looks_of_all_contestants_differ_in_colour_or_dash() -> None:
     backbones, baselines = [f"net-{i}" for i in range(13)], [f"base-{i}" for i in range(20)]
     by_name = looks(backbones, baselines, ["oracle-bayes"])
     assert len({(look.colour, look.dash) for look in by_name.values()}) == len(by_name)
 
 
-def test_only_the_best_variant_of_a_baseline_is_featured(report_results: Results) -> None:
-    task = next(s for s in replace(report_results).slices if s.task == "linear")  # a copy, as looks change
+def test_only_the_best_variant_of_a_baseline_is_in_the_foreground(report_results: Results) -> None:
+    # The test changes looks, so it uses a copy of the results.
+    task = next(s for s in replace(report_results).slices if s.task == "linear")
     rows = task.curves_by_run[task.curves_by_run["shift"] == "none"]
     lasso = rows[rows["contestant"] == "lasso-1e-2"]
     worse = lasso.assign(contestant="lasso-1", run="lasso-1", value=lasso["value"] * 2)
@@ -270,7 +273,7 @@ def test_the_colours_of_one_kind_differ_under_colour_blindness(kind: dict[str, L
 
 
 def test_shipped_backbones_differ_without_colour() -> None:
-    """Causal and set models differ in dash and fill, those of one kind in shape, and variants also in dash."""
+    """Causal and set models differ in dash and fill, models of one kind in shape, and variants also in dash."""
     styled_looks = [
         look for name, look in SHIPPED_LOOKS.items() if name in ARCHITECTURE_LOOKS or name in style.VARIANT_SHAPES
     ]
@@ -280,7 +283,7 @@ def test_shipped_backbones_differ_without_colour() -> None:
     assert len({(look.colour, look.dash) for look in SHIPPED_LOOKS.values()}) == len(SHIPPED_LOOKS)
 
 
-def test_orders_and_colours_are_those_of_the_backbones_classes() -> None:
+def test_orders_are_those_of_the_classes_and_variants_have_the_colour_of_their_backbone() -> None:
     assert set(ARCHITECTURE_LOOKS) == {*style.BACKBONE_STYLES} <= set(BACKBONES.architectures())
     for name, look in SHIPPED_LOOKS.items():
         assert BACKBONES.get(name).order == look.order
@@ -304,7 +307,7 @@ def test_a_shipped_backbone_without_a_style_has_a_unique_look(monkeypatch: pytes
     ]
 
 
-def test_a_variant_without_positions_has_a_unique_dash(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_variant_has_the_colour_of_its_backbone_and_a_unique_dash(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = Backbones({"mamba": BACKBONES.entry("mamba")}, {"mamba-wide": Variant("mamba", {"expand": 4}, "wider")})
     monkeypatch.setitem(style.VARIANT_SHAPES, "mamba-wide", "star")
     by_name = style.shipped_looks(wide)
@@ -314,7 +317,7 @@ def test_a_variant_without_positions_has_a_unique_dash(monkeypatch: pytest.Monke
 
 
 def test_every_line_has_a_layer_of_its_width(figures: dict[str, Figure]) -> None:
-    """Data on the page have six digits, so a layer for a width with more digits would draw no line."""
+    """Numbers on the page have six digits, so a layer for a width with more digits would not select any line."""
     figure = figures["linear-small-curves-next-squared-error"]
     layers = re.findall(r"datum\.width === ([\d.]+)", " ".join(str(layer) for layer in figure.live["layer"]))
     widths = {float(f"{width:.6g}") for width in figure.data["width"].dropna()}
@@ -322,8 +325,9 @@ def test_every_line_has_a_layer_of_its_width(figures: dict[str, Figure]) -> None
     assert widths <= {float(width) for width in layers}
 
 
-def test_many_backbones_have_a_panel_per_order_and_a_line_each(report_results: Results) -> None:
-    task = next(s for s in replace(report_results).slices if s.task == "linear")  # a copy, as looks change
+def test_many_backbones_are_split_into_panels_of_causal_and_set_models(report_results: Results) -> None:
+    # The test changes looks, so it uses a copy of the results.
+    task = next(s for s in replace(report_results).slices if s.task == "linear")
     rows = task.curves_by_run[
         (task.curves_by_run["shift"] == "none") & (task.curves_by_run["metric"] == "squared_error")
     ]

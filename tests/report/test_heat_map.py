@@ -30,7 +30,7 @@ def blocks(grid_results: Results) -> dict[str, Block]:
     return {block.name: block for block in section.walk() if not isinstance(block, Text)}
 
 
-def title(task: str, evaluator: str) -> str:
+def row_title(task: str, evaluator: str) -> str:
     return task if evaluator in ("next", "targets") else f"{task} · {evaluator.upper()}"
 
 
@@ -51,11 +51,11 @@ def test_cells_are_means_over_seeds_of_normalised_means(grid: Grid, blocks: dict
             for seed in (0, 1)
             if (task, evaluator, name, seed) in grid.raw
         ]
-        cell = figure_cells.loc[(title(task, evaluator), name)]
+        cell = figure_cells.loc[(row_title(task, evaluator), name)]
         assert cell["score"] == pytest.approx(np.mean(scores))
         assert (cell["lowest"], cell["highest"]) == pytest.approx((min(scores), max(scores)))
         assert cell["runs"] == len(scores) and cell["run"].count(";") == len(scores) - 1
-        assert table_rows.loc[title(task, evaluator), name] == pytest.approx(np.mean(scores))
+        assert table_rows.loc[row_title(task, evaluator), name] == pytest.approx(np.mean(scores))
     assert table_rows.loc["linear", "one"] == "ridge" and table_rows.loc["bursty · IWL", "one"] == "always right"
 
 
@@ -63,7 +63,7 @@ def test_cells_are_means_over_seeds_of_normalised_means(grid: Grid, blocks: dict
 def test_backbones_not_different_from_guessing_are_marked(
     grid_results: Results, blocks: dict[str, Block], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The paired difference to the zero predictor decides; without one, the interval of the score."""
+    """The mark depends on the paired difference to the zero predictor, or without one on the interval of the score."""
     assert not cells(blocks)["reason"].eq(heat_map.NOT_DIFFERENT).any(), "all intervals are above 0"
     rows = grid_results.rows
     lowered = rows["metric"].eq("score") & rows["task"].eq("linear") & rows["contestant"].isin(["cnp", "knn-3"])
@@ -102,7 +102,7 @@ def test_cells_without_score_have_mark_and_reason(blocks: dict[str, Block]) -> N
     assert one_seed["status"] == "ok" and FAILED in one_seed["reason"] and one_seed["runs"] == 1
 
 
-def test_model_on_few_rows_is_in_panel_of_these_rows(blocks: dict[str, Block]) -> None:
+def test_model_with_results_on_few_rows_is_in_a_separate_panel(blocks: dict[str, Block]) -> None:
     partial_models = cells(blocks).query("panel == 'models on some tasks'").reset_index()
     assert set(partial_models["contestant"]) == {ONLY_TARGETS}
     assert len(partial_models) and partial_models["status"].eq("ok").all()
@@ -114,7 +114,7 @@ def test_best_baseline_of_each_row_is_named(blocks: dict[str, Block]) -> None:
     assert best.loc["linear", "reason"] == "knn-3"
 
 
-def test_best_baseline_has_no_access_to_the_truth() -> None:
+def test_baselines_with_access_to_the_truth_are_not_the_best_baseline() -> None:
     scores = {"zero": 0.0, "periodic-mean": 0.9, "gp-rbf": 0.4, "mean": 0.1}
     rows = pd.DataFrame({"row": "a", "kind": "baseline", "contestant": [*scores], "score": [*scores.values()]})
     assert heat_map.best_baselines(rows)["reason"].tolist() == ["gp-rbf"]
@@ -155,12 +155,12 @@ def test_numbers_are_readable_on_all_colours() -> None:
     for score in np.linspace(-3, 3, 1201):
         ink = (255, 255, 255) if score < low or score > high else (0, 0, 0)
         assert figures.contrast(figures.score_colour(score), ink) >= 4.5
-    # Published: #767676 is the lightest grey with a contrast of at least 4.5 to white (WCAG 2).
+    # According to WCAG 2, #767676 is the lightest grey with a contrast of at least 4.5 to white.
     assert figures.contrast((0x76, 0x76, 0x76), (255, 255, 255)) == pytest.approx(4.54, abs=0.005)
 
 
-def test_signs_of_scores_differ_for_the_colour_blind() -> None:
-    """The difference between blue and red is visible with protanopia and deuteranopia."""
+def test_colours_of_positive_and_negative_scores_differ_under_colour_blindness() -> None:
+    """The colours differ in blue and red, which can be distinguished with protanopia and deuteranopia."""
     for score in np.linspace(0.3, 1.25, 20):
         red, _, blue = figures.score_colour(score)
         assert blue - red > 40
@@ -194,7 +194,7 @@ def test_page_draws_columns_in_order_of_data(blocks: dict[str, Block]) -> None:
 
 
 @pytest.mark.slow
-def test_backbones_of_the_user_are_highlighted(grid_results: Results) -> None:
+def test_user_defined_backbones_are_highlighted(grid_results: Results) -> None:
     results = replace(grid_results)
     results.__dict__["user_backbones"] = frozenset({"tnp"})
     section = heat_map.section(results)
@@ -209,7 +209,7 @@ def test_backbones_of_the_user_are_highlighted(grid_results: Results) -> None:
 
 
 def test_narrow_columns_have_class_names_without_modules(blocks: dict[str, Block]) -> None:
-    """Tooltips, tables and files have the full name."""
+    """Tooltips, tables and files have the full names."""
     figure = blocks["heat-map-grid"]
     assert isinstance(figure, Figure)
     renamed = figure.data.replace({"contestant": {"tnp": "my_package.net:One", "cnp": "my_package.net:Two"}})
@@ -229,7 +229,9 @@ def test_narrow_columns_have_class_names_without_modules(blocks: dict[str, Block
 
 
 @pytest.mark.slow
-def test_table_lists_whether_rows_separate_backbones(grid_results: Results) -> None:
+def test_table_of_separation_compares_gaps_between_backbones_with_the_deviation_over_seeds(
+    grid_results: Results,
+) -> None:
     section = heat_map.section(grid_results)
     assert section is not None
     table = next(block for block in section.walk() if isinstance(block, Table) and block.name.endswith("separation"))
@@ -242,7 +244,7 @@ def test_table_lists_whether_rows_separate_backbones(grid_results: Results) -> N
         assert row["tells"] == ("yes" if row["gap"] > 2 * row["sd"] else "no")
 
 
-def test_tables_of_the_user_and_variants_are_not_in_the_heat_map(grid: Grid, tmp_path: Path) -> None:
+def test_tasks_and_variants_of_the_user_are_not_in_the_heat_map(grid: Grid, tmp_path: Path) -> None:
     values = tables.read_all("values", grid.folder)
     linear = values[values["task"].eq("linear")]
     wide = linear[linear["contestant"].eq("gpt2")]

@@ -51,13 +51,13 @@ def cell_texts(block: Table) -> dict[str, dict[str, str]]:
     return {row[0].text: dict(zip(headers, (cell.text for cell in row), strict=True)) for row in block.rows()}
 
 
-def stored(results: Results) -> pd.DataFrame:
-    """The rows as they are in the tables."""
+def stored_rows(results: Results) -> pd.DataFrame:
+    """The rows with the columns that stored tables have."""
     return results.rows.assign(contestant=results.rows["backbone"]).drop(columns="backbone")
 
 
-def test_all_prompt_sets_of_tests_are_comparable(bursty: Results) -> None:
-    """Each test has one prompt set, and another one in training."""
+def test_no_rows_of_tests_are_excluded(bursty: Results) -> None:
+    """Each test has one prompt set in the final evaluation and another one during training."""
     assert bursty.excluded_rows == ()
     tests = bursty.rows[bursty.rows["axis"].isna() & (bursty.rows["kind"] == "baseline")]
     assert set(tests["evaluator"]) == set(synthetic_bursty.TESTS)
@@ -94,7 +94,7 @@ def test_peak_is_highest_mean_over_seeds(blocks: dict[str, Block]) -> None:
     assert pd.isna(frame.loc["pixel-1nn", "peak"])
 
 
-def test_published_accuracies_are_compared_by_test(blocks: dict[str, Block]) -> None:
+def test_measured_accuracies_are_compared_with_published_ones_by_test(blocks: dict[str, Block]) -> None:
     rows = cell_texts(table(blocks, "bursty-alpha1-small-in-context"))
     assert rows["coqe (published, paper, glyphs=omniglot)"]["IWL"] == "0.899"
     assert rows["transformer (published, paper, glyphs=omniglot)"]["IWL"] == "–"
@@ -171,15 +171,17 @@ def test_table_of_plane_has_both_accuracies_at_icl_peak(blocks: dict[str, Block]
     assert (row["step"], row["peak"], row["iwl_at_peak"]) == pytest.approx((1000, *means))
 
 
-def test_overview_explains_accuracies_only(sections: list[Section]) -> None:
+def test_overview_explains_only_accuracies(sections: list[Section]) -> None:
     reading = next(section for section in sections if section.id == "overview").blocks[0]
     assert isinstance(reading, Text)
     assert [item.split(":")[0] for item in reading.items] == ["Accuracy", "Value and interval"]
 
 
 @pytest.mark.slow
-def test_last_step_counts_without_final_evaluation(bursty: Results, tmp_path: Path) -> None:
-    rows = stored(bursty)
+def test_without_a_final_evaluation_the_accuracy_is_that_of_the_last_training_step(
+    bursty: Results, tmp_path: Path
+) -> None:
+    rows = stored_rows(bursty)
     rows = rows[rows["kind"].eq("backbone") & rows["task"].eq("bursty")]
     tables.write("values", rows[rows["axis"].notna()].copy(), tmp_path / "a.values.parquet", {})
     sections = report_sections(load_results(tmp_path), ["in-context", "missing"])
@@ -191,8 +193,8 @@ def test_last_step_counts_without_final_evaluation(bursty: Results, tmp_path: Pa
 
 @pytest.mark.slow
 def test_contestant_with_diverged_seed_has_no_accuracy(bursty: Results, tmp_path: Path) -> None:
-    """The accuracies before the divergence do not count as final."""
-    rows = stored(bursty)
+    """Accuracies before the divergence do not count as final accuracies."""
+    rows = stored_rows(bursty)
     rows = rows[rows["task"].eq("bursty")]
     of_run = rows["run"].eq("bursty-coqe-small-s1")
     in_training = rows["axis"].eq("train_step").fillna(False) & rows["evaluator"].ne("train")
@@ -212,8 +214,8 @@ def test_contestant_with_diverged_seed_has_no_accuracy(bursty: Results, tmp_path
 
 
 @pytest.mark.slow
-def test_missing_runs_are_of_backbones_not_variants(bursty: Results, tmp_path: Path) -> None:
-    rows = stored(bursty)
+def test_missing_runs_are_listed_for_backbones_and_not_for_their_variants(bursty: Results, tmp_path: Path) -> None:
+    rows = stored_rows(bursty)
     other = rows[rows["contestant"].eq("transformer") & rows["task"].eq("bursty")]
     other = other.assign(task="other", run="other-" + other["run"])
     tables.write("values", pd.concat([rows, other], ignore_index=True), tmp_path / "a.values.parquet", {})
@@ -237,14 +239,14 @@ def test_missing_runs_are_of_backbones_not_variants(bursty: Results, tmp_path: P
     assert "missing" not in names, "a model that is not applicable at one preset is not applicable at any"
 
 
-def test_overview_has_accuracies_in_context(blocks: dict[str, Block]) -> None:
+def test_overview_has_icl_accuracies(blocks: dict[str, Block]) -> None:
     frame = table(blocks, "icl").frame.set_index("contestant")
     final = [accuracy("coqe", "bursty", "icl", seed)[-1] for seed in (0, 1, 2)]
     assert frame.loc["coqe", "bursty-small"] == pytest.approx(np.mean(final))
 
 
-def test_other_prompt_sets_of_test_are_set_aside(bursty: Results, tmp_path: Path) -> None:
-    rows = stored(bursty)
+def test_rows_on_another_prompt_set_of_a_test_are_excluded(bursty: Results, tmp_path: Path) -> None:
+    rows = stored_rows(bursty)
     rows = rows[rows["task"].eq("bursty") & rows["evaluator"].eq("icl")]
     old = rows[rows["contestant"].eq("majority")].assign(prompt_set="old-set", run="old", contestant="old")
     tables.write("values", pd.concat([rows, old], ignore_index=True), tmp_path / "a.values.parquet", {})

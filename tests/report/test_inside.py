@@ -1,4 +1,4 @@
-"""The sections on ranks of predictions and on learned representations."""
+"""The sections on the rank of predictions and on learned representations."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -30,11 +30,11 @@ def test_figure_of_ranks_shows_number_of_contexts_as_ceiling(blocks: dict[str, B
     ceiling = data.loc["number of contexts"]
     assert ceiling["value"].tolist() == ceiling["axis_value"].tolist() == [CONTEXTS[0], CONTEXTS[-1]]
     coqe = data.loc["coqe"]
-    np.testing.assert_allclose((coqe["high"] - coqe["low"]).astype(float), 1)  # two seeds, whose ranks differ by 1
+    np.testing.assert_allclose((coqe["high"] - coqe["low"]).astype(float), 1)  # the ranks of the two seeds differ by 1
     vega_lite.validate(figure.live)
 
 
-def test_r_squared_has_a_column_per_feature(blocks: dict[str, Block]) -> None:
+def test_the_table_of_r_squared_has_a_column_per_feature(blocks: dict[str, Block]) -> None:
     table = blocks["combination-small-representation"]
     assert isinstance(table, Table)
     frame = table.frame.set_index("contestant")
@@ -44,7 +44,7 @@ def test_r_squared_has_a_column_per_feature(blocks: dict[str, Block]) -> None:
         assert frame.loc[name, "mean"] == pytest.approx(np.mean(scores))
 
 
-def test_features_have_units_of_true_features(blocks: dict[str, Block]) -> None:
+def test_learned_features_are_scaled_by_the_moments_of_true_features(blocks: dict[str, Block]) -> None:
     figure = blocks["combination-small-representation-features"]
     assert isinstance(figure, Figure)
     assert [panel.title for panel in figure.panels] == ["feature 1", "feature 2", "feature 3"]
@@ -58,7 +58,7 @@ def test_features_have_units_of_true_features(blocks: dict[str, Block]) -> None:
     assert not any("examples" in name for name in blocks), "features are not examples of predictions"
 
 
-def test_dimensions_have_same_scale_in_all_panels(blocks: dict[str, Block]) -> None:
+def test_a_dimension_has_the_same_scale_in_all_panels(blocks: dict[str, Block]) -> None:
     figure = blocks["combination-small-representation-dimensions-coqe"]
     assert isinstance(figure, Figure)
     assert [panel.title for panel in figure.panels] == ["feature 1", "feature 2", "feature 3"]

@@ -49,10 +49,10 @@ def sections(results: Results) -> list[Section]:
 
 @pytest.fixture(scope="module")
 def blocks(sections: list[Section]) -> dict[str, Block]:
-    return by_name(sections)
+    return blocks_by_name(sections)
 
 
-def by_name(sections: list[Section]) -> dict[str, Block]:
+def blocks_by_name(sections: list[Section]) -> dict[str, Block]:
     blocks = [block for section in sections for block in section.walk() if not isinstance(block, Text)]
     assert len({(type(block), block.name) for block in blocks}) == len(blocks), "names of files are unique"
     return {f"{type(block).__name__.lower()} {block.name}": block for block in blocks}
@@ -80,8 +80,8 @@ def scores(model: str, task: str, method: str = "", shots: int = MAIN) -> np.nda
     return np.array([accuracy(model, task, shots, seed, method) for seed in SEEDS])
 
 
-def reloaded(rows: pd.DataFrame, folder: Path) -> Results:
-    """Results of the rows, written to a folder."""
+def write_and_load(rows: pd.DataFrame, folder: Path) -> Results:
+    """Write rows to a folder, and load its results."""
     tables.write("values", rows[list(tables.VALUES)], folder / "a.values.parquet", {})
     return load_results(folder)
 
@@ -100,7 +100,7 @@ def test_table_has_means_and_deviations_over_sets_of_demonstrations(blocks: dict
     assert rows["sst2"]["demonstrations"] == str(MAIN)
 
 
-def test_mean_of_family_follows_its_tasks(blocks: dict[str, Block]) -> None:
+def test_the_row_of_a_family_mean_follows_the_rows_of_its_tasks(blocks: dict[str, Block]) -> None:
     rows = cell_texts(table(blocks, "language-accuracy"))
     assert list(rows) == [
         "list-first",
@@ -120,14 +120,14 @@ def test_mean_of_family_follows_its_tasks(blocks: dict[str, Block]) -> None:
     assert rows["mean of sentiment"]["demo-lm"].startswith(f"{mean:.3f} [")
 
 
-def test_contestant_without_task_has_no_mean_over_it(blocks: dict[str, Block]) -> None:
+def test_contestant_without_results_on_a_task_has_no_mean_over_tasks(blocks: dict[str, Block]) -> None:
     rows = cell_texts(table(blocks, "language-accuracy"))
     assert rows["list-last"]["mamba-tiny"] == "–"
     assert rows["mean of algorithmic"]["mamba-tiny"] == rows["mean of all tasks"]["mamba-tiny"] == "–"
     assert rows["mean of sentiment"]["mamba-tiny"] != "–"
 
 
-def test_intervals_are_over_seeds_or_those_of_single_cell(results: Results) -> None:
+def test_intervals_are_over_seeds_or_for_a_single_seed_those_of_its_cell(results: Results) -> None:
     rows = results.language.scores
     rows = rows[(rows["task"] == "sst5") & (rows["contestant"] == "demo-lm") & (rows["metric"] == "accuracy")]
     by_size = rows[rows["shift"] == "none"].set_index("n_context")
@@ -148,7 +148,7 @@ def test_means_exclude_other_orders_and_shuffled_labels(results: Results) -> Non
     assert by_shift.loc["shuffled-labels", "value"] < 0.6 * by_shift.loc["none", "value"]
 
 
-def test_means_in_tables_are_ignored(results: Results) -> None:
+def test_means_that_are_stored_in_tables_are_ignored(results: Results) -> None:
     assert not results.language.cells["value"].eq(0.123).any()
 
 
@@ -192,7 +192,7 @@ def test_scores_have_columns_by_metric(blocks: dict[str, Block]) -> None:
     assert pd.isna(frame.loc["sst2", "accuracy_first_token"]) and pd.isna(frame.loc["to-upper", "accuracy_per_token"])
 
 
-def test_gains_are_paired_and_have_verdict(blocks: dict[str, Block]) -> None:
+def test_gains_are_paired_and_have_verdicts(blocks: dict[str, Block]) -> None:
     frame = table(blocks, "language-gains").frame.set_index(["task", "contestant"])
     better, equal = frame.loc[("sst2", "gpt2-large+deep-thinking")], frame.loc[("sst2", "demo-lm+deep-thinking")]
     assert (better["gain"], better["verdict"]) == (0.04, "better")
@@ -223,7 +223,7 @@ def test_published_numbers_have_separate_rows(blocks: dict[str, Block]) -> None:
     assert sources.frame.loc[sources.frame["task"] == "sst2", "data"].isna().all()
 
 
-def test_lines_start_at_zero_shot_next_to_majority(blocks: dict[str, Block]) -> None:
+def test_lines_start_at_zero_shots_and_the_majority_baseline_has_a_line(blocks: dict[str, Block]) -> None:
     shots = figure(blocks, "language-shots")
     assert [panel.title for panel in shots.panels] == sorted(TASKS, key=lambda task: (TASKS[task][0], task))
     line = shots.data[(shots.data["panel"] == "sst2") & (shots.data["contestant"] == "demo-lm")]
@@ -233,7 +233,7 @@ def test_lines_start_at_zero_shot_next_to_majority(blocks: dict[str, Block]) -> 
     assert majority["value"].tolist() == [0.51, 0.51]
 
 
-def test_first_pass_is_plain_icl_and_development_split_has_a_line(blocks: dict[str, Block]) -> None:
+def test_the_first_pass_is_plain_icl_and_the_development_split_has_a_line(blocks: dict[str, Block]) -> None:
     data = figure(blocks, "language-passes").data
     line = data[(data["panel"] == "sst2") & (data["contestant"] == "gpt2-large+deep-thinking")].set_index("axis_value")
     assert line.index.tolist() == [1, 2, 3, 4, 5]
@@ -295,7 +295,7 @@ def test_contestant_with_failed_set_of_demonstrations_has_no_mean(results: Resul
     failed = rows[of_cell & rows["metric"].eq("accuracy")].head(1)
     failed = failed.assign(status="failed", reason="not finite", value=np.nan, low=np.nan, high=np.nan)
     others = rows[~of_cell & rows["task"].isin(["sst2", "sst5"])]
-    blocks = by_name(report_sections(reloaded(pd.concat([others, failed]), tmp_path)))
+    blocks = blocks_by_name(report_sections(write_and_load(pd.concat([others, failed]), tmp_path)))
     texts = cell_texts(table(blocks, "language-accuracy"))
     assert texts["sst2"]["demo-lm"] == texts["mean of sentiment"]["demo-lm"] == "–"
     assert texts["sst5"]["demo-lm"] != "–" and texts["sst2"]["gpt2-large"] != "–"
@@ -316,74 +316,74 @@ def test_notes_of_cells_are_listed(blocks: dict[str, Block]) -> None:
     assert notes[["contestant", "reason", "cells"]].to_numpy().tolist() == [["majority", "always 'A'", len(SEEDS)]]
 
 
-def test_prompt_sets_of_other_episodes_are_set_aside(results: Results, tmp_path: Path) -> None:
-    """An evaluation with fewer queries does not mix with those of the other contestants."""
+def test_rows_on_prompt_sets_with_other_episodes_are_excluded(results: Results, tmp_path: Path) -> None:
+    """An evaluation with fewer queries is not compared with those of the other contestants."""
     rows = results.language.rows
     short = rows[rows["contestant"].eq("demo-lm") & rows["task"].eq("sst2") & rows["prompt_set"].notna()]
     short = short.assign(prompt_set=short["prompt_set"].str[:-8] + "00000000", value=1.0, n_episodes=16)
     tables.write("values", short[list(tables.VALUES)], tmp_path / "b.values.parquet", {})
-    with_short = reloaded(rows, tmp_path)
+    with_short = write_and_load(rows, tmp_path)
     assert with_short.language.scores["value"].equals(results.language.scores["value"])
     assert any(line.startswith("sst2 · 4 demonstrations: 19 prompt sets") for line in with_short.excluded_rows)
 
 
 def test_means_are_over_same_queries_for_all_sets_of_demonstrations(results: Results, tmp_path: Path) -> None:
-    """If three of ten sets of demonstrations have more queries, the seven others are set aside."""
+    """If three of ten sets of demonstrations have more queries, the other seven are excluded."""
     rows = results.language.rows
     is_main = rows["task"].eq("sst2") & rows["n_context"].eq(MAIN) & rows["shift"].eq("none")
     long = rows[is_main & rows["prompt_set"].notna() & rows["demo_seed"].lt(3) & rows["order"].eq(0)]
     long = long.assign(prompt_set=long["prompt_set"].str[:-8] + "00000000", value=1.0, n_episodes=4000)
-    with_long = reloaded(pd.concat([rows, long]), tmp_path)
+    with_long = write_and_load(pd.concat([rows, long]), tmp_path)
     scores = with_long.language.scores.query(f"task == 'sst2' and n_context == {MAIN} and shift == 'none'")
     assert set(scores["value"]) == {1.0} and set(scores["demo_seeds"]) == {3}
     assert any(line.startswith("sst2 · 4 demonstrations: 19 prompt sets") for line in with_long.excluded_rows)
 
 
 @pytest.mark.slow
-def test_gain_over_other_sets_of_demonstrations_is_set_aside(results: Results, tmp_path: Path) -> None:
-    """A gain belongs to the last evaluation only, which has a single set of demonstrations here."""
+def test_gain_over_other_sets_of_demonstrations_is_excluded(results: Results, tmp_path: Path) -> None:
+    """A gain belongs only to the last evaluation, which has a single set of demonstrations in this test."""
     rows = results.language.rows
     changed = rows["metric"].eq("accuracy_gain") & rows["task"].eq("sst2") & rows["model"].eq("gpt2-large")
     one_set = synthetic_language.prompt_set("sst2", MAIN, "none", 0)
-    with_one_set = reloaded(rows.assign(mean_of=rows["mean_of"].mask(changed, one_set)), tmp_path / "one")
+    with_one_set = write_and_load(rows.assign(mean_of=rows["mean_of"].mask(changed, one_set)), tmp_path / "one")
     assert len(with_one_set.language.gains) == len(results.language.gains) - 2
     (line,) = with_one_set.excluded_rows
     assert line.startswith("sst2 · 4 demonstrations: 2 gains ")
-    frame = table(by_name(report_sections(with_one_set)), "language-gains").frame
+    frame = table(blocks_by_name(report_sections(with_one_set)), "language-gains").frame
     means = frame.loc[frame["task"].str.startswith("mean of"), ["task", "contestant"]].to_numpy().tolist()
     assert ["mean of its 7 tasks", "gpt2-large+deep-thinking"] in means
     assert ["mean of all tasks", "demo-lm+deep-thinking"] in means
 
 
 @pytest.mark.slow
-def test_zero_shot_task_has_zero_shot_majority(results: Results, tmp_path: Path) -> None:
-    """The majority baseline of a task uses the queries for its number of demonstrations."""
+def test_task_with_only_zero_shot_rows_has_the_zero_shot_majority_baseline(results: Results, tmp_path: Path) -> None:
+    """The majority baseline of a task is the one on the queries for the number of demonstrations of the task."""
     rows = results.language.rows
     rows = rows[rows["task"].ne("sst5") | rows["n_context"].eq(0)]
     is_zero_shot = rows["contestant"].eq("majority") & rows["n_context"].eq(0) & rows["metric"].eq("accuracy")
     rows = rows.assign(value=rows["value"].mask(is_zero_shot, 0.25))
-    texts = cell_texts(table(by_name(report_sections(reloaded(rows, tmp_path))), "language-accuracy"))
+    texts = cell_texts(table(blocks_by_name(report_sections(write_and_load(rows, tmp_path))), "language-accuracy"))
     assert (texts["sst5"]["demonstrations"], texts["sst5"]["majority"]) == ("0", "0.250")
     assert (texts["sst2"]["demonstrations"], texts["sst2"]["majority"]) == (str(MAIN), "0.510")
 
 
-def test_single_model_task_and_seed_make_a_section(results: Results, tmp_path: Path) -> None:
+def test_a_single_model_task_and_seed_have_a_section(results: Results, tmp_path: Path) -> None:
     rows = results.language.rows
     rows = rows[rows["task"].eq("to-upper") & rows["contestant"].isin(["demo-lm", "majority"])]
     rows = rows[rows["demo_seed"].eq(0) & rows["n_context"].isin([0, MAIN]) & rows["prompt_set"].notna()]
-    blocks = by_name(report_sections(reloaded(rows, tmp_path)))
+    blocks = blocks_by_name(report_sections(write_and_load(rows, tmp_path)))
     row = cell_texts(table(blocks, "language-accuracy"))["to-upper"]
     assert row["demo-lm"].startswith(f"{accuracy('demo-lm', 'to-upper', MAIN, 0):.3f} [")
     assert "figure language-seeds" not in blocks and "figure language-shots" not in blocks
 
 
 @pytest.mark.slow
-def test_zero_shot_rows_make_a_section_and_failed_rows_do_not(results: Results, tmp_path: Path) -> None:
+def test_zero_shot_rows_have_a_section_and_failed_rows_do_not(results: Results, tmp_path: Path) -> None:
     rows = results.language.rows
-    zero_shot = reloaded(rows[rows["n_context"].eq(0) & rows["contestant"].eq("demo-lm")], tmp_path / "zero-shot")
-    texts = cell_texts(table(by_name(report_sections(zero_shot)), "language-accuracy"))
+    zero_shot = write_and_load(rows[rows["n_context"].eq(0) & rows["contestant"].eq("demo-lm")], tmp_path / "zero-shot")
+    texts = cell_texts(table(blocks_by_name(report_sections(zero_shot)), "language-accuracy"))
     assert texts["to-upper"]["demonstrations"] == "0"
-    failed = report_sections(reloaded(rows[rows["status"].eq("failed")], tmp_path / "failed"))
+    failed = report_sections(write_and_load(rows[rows["status"].eq("failed")], tmp_path / "failed"))
     assert [section.id for section in failed] == ["summary", "missing", "provenance"]
 
 
@@ -400,7 +400,7 @@ def test_tasks_of_large_families_are_in_folded_tables(results: Results, tmp_path
         )
         for i in range(17)
     ]
-    blocks = by_name(report_sections(reloaded(pd.concat(copies), tmp_path)))
+    blocks = blocks_by_name(report_sections(write_and_load(pd.concat(copies), tmp_path)))
     assert list(cell_texts(table(blocks, "language-accuracy"))) == [
         "mmlu-15",
         "mmlu-16",
@@ -429,7 +429,7 @@ def test_other_sections_do_not_depend_on_language_rows(folder: Path, tmp_path: P
     assert subtitle(with_language) == f"{subtitle(bursty)}, 8 language tasks, 3 language models"
 
 
-def test_method_on_backbone_is_not_listed_as_missing(tmp_path: Path) -> None:
+def test_training_of_a_backbone_with_a_method_is_not_listed_as_missing(tmp_path: Path) -> None:
     """`iclbench train` has no backbone `transformer+deep-thinking`."""
     synthetic_bursty.write(tmp_path)
     rows = tables.read_all("values", tmp_path)

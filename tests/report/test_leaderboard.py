@@ -38,7 +38,7 @@ def tables_of(kinds: dict[str, str]) -> tuple[Rows, Rows]:
 
 
 @pytest.mark.slow
-def test_column_tuned_is_present_if_models_differ_and_changes_no_rank(tmp_path: Path) -> None:
+def test_the_column_tuned_is_present_if_models_differ_and_does_not_change_ranks(tmp_path: Path) -> None:
     values, errors = tables_of({"zero": "baseline", "tree": "baseline", "gpt2": "backbone", "knn": "backbone"})
 
     def board(name: str, **tuned: bool) -> Table:
@@ -64,7 +64,7 @@ def test_column_tuned_is_present_if_models_differ_and_changes_no_rank(tmp_path: 
     assert mixed.frame[["contestant", "rank"]].equals(unknown.frame[["contestant", "rank"]])
 
 
-def test_missing_column_of_table_raises_an_error() -> None:
+def test_a_table_with_a_missing_column_raises_an_error() -> None:
     frame = pd.DataFrame({"a": [1.0], "b": [2.0]})
     for column in (Column("c", "c"), Column("a", "a", low="c", high="b"), Column("a", "a", episodes="c")):
         with pytest.raises(KeyError, match="'c'"):
@@ -73,7 +73,7 @@ def test_missing_column_of_table_raises_an_error() -> None:
         Table("name", "title", "caption", frame, (Column("a", "a"),), group="c")
 
 
-def test_optimal_oracles_have_no_remark(report_results: Results) -> None:
+def test_oracles_that_no_contestant_beats_have_no_remark(report_results: Results) -> None:
     slices = [task for task in report_results.slices if "oracle" in task.kinds.values()]
     assert len(slices) == 2
     assert not any(list(leaderboard.beaten_oracles(task, "next")) for task in slices)

@@ -1,4 +1,4 @@
-"""Pairs that are named before training: differences by seed, and intervals over seeds if no seed is missing."""
+"""Comparisons of pairs that are named before training: differences by seed, and intervals if no seed is missing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_differences_are_by_seed(grid: Grid, grid_results: Results) -> None:
     assert named_pairs.compare_pairs(normalised.contests(grid_results, "grid"), "small", [PAIR]).empty
 
 
-def test_interval_is_over_named_seeds(grid_results: Results) -> None:
+def test_interval_is_over_the_seeds_of_the_pair(grid_results: Results) -> None:
     """Two further seeds do not change Welch's interval over the five named seeds."""
     contest = next(c for c in normalised.contests(grid_results, "grid") if c.title == "linear")
     rng = np.random.default_rng(0)
@@ -89,7 +89,9 @@ def test_significance_is_corrected_by_holms_method(grid_results: Results, monkey
     assert set(rows.index[rows["among_all"].eq("holds")]) == expected and pd.isna(rows["among_all"][4])
 
 
-def test_section_shows_seeds_without_interval(grid_results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_section_shows_single_seeds_if_the_interval_is_missing(
+    grid_results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(named_pairs, "shipped_pairs", lambda: (PAIR,))
     section = named_pairs.section(grid_results)
     assert section is not None
@@ -114,6 +116,6 @@ def test_invalid_pairs_are_refused(settings: dict[str, Any], name: str) -> None:
         Pair(**{"a": "gpt2", "b": "s4d", "tasks": ["linear"]} | settings)
 
 
-def test_names_are_canonical() -> None:
+def test_names_in_pairs_are_canonical() -> None:
     pair = Pair(a="GPT2", b="s4d", tasks=["noisy_linear"])
     assert (pair.a, pair.tasks) == ("gpt2", ["noisy-linear"])

@@ -1,4 +1,4 @@
-"""Runs evaluated on another task than their own: named after both, and in no ranking, heat map or list of gaps."""
+"""Runs that are evaluated on another task than their training task are named after both, and are not ranked."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ NAMES = {"linear": "gpt2", "quadratic": "gpt2@linear"}
 
 
 @pytest.fixture(scope="module")
-def plain(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Results:
+def three_tasks(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Results:
     """Three tasks of the grid."""
     values = tables.read_all("values", grid.folder)
     values = values[values["task"].isin(["linear", "quadratic", "bursty"])]
@@ -28,10 +28,10 @@ def plain(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 @pytest.fixture(scope="module")
-def mixed(plain: Results, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """The results `plain`, with runs of gpt2 on `linear` that are also evaluated on `quadratic`."""
+def with_transferred_runs(three_tasks: Results, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """The results `three_tasks`, with runs of gpt2 on `linear` that are also evaluated on `quadratic`."""
     folder = tmp_path_factory.mktemp("mixed")
-    values = plain.rows.drop(columns="backbone")
+    values = three_tasks.rows.drop(columns="backbone")
     rows = values[values["task"].eq("quadratic") & values["contestant"].eq("gpt2") & values["evaluator"].eq("next")]
     rows = rows.assign(
         run=rows["run"].str.replace("quadratic", "linear"),
@@ -43,7 +43,7 @@ def mixed(plain: Results, tmp_path_factory: pytest.TempPathFactory) -> Results:
     return load_results(folder)
 
 
-def test_examples_have_name_of_both_tasks(tmp_path: Path, grid: Grid) -> None:
+def test_contestants_of_examples_are_named_after_both_tasks(tmp_path: Path, grid: Grid) -> None:
     values = tables.read_all("values", grid.folder)
     values = values[values["task"].isin(["linear", "quadratic"]) & values["contestant"].eq("gpt2")]
     run = str(values.loc[values["task"].eq("linear"), "run"].iloc[0])
@@ -58,34 +58,38 @@ def test_examples_have_name_of_both_tasks(tmp_path: Path, grid: Grid) -> None:
     assert load_results(tmp_path).examples.set_index("task")["contestant"].to_dict() == NAMES
 
 
-def test_leaderboard_names_trained_task(plain: Results, mixed: Results) -> None:
-    for results, expected_items in ((plain, []), (mixed, [("gpt2@linear: trained on linear",)])):
+def test_leaderboard_names_the_training_task(three_tasks: Results, with_transferred_runs: Results) -> None:
+    for results, expected_items in ((three_tasks, []), (with_transferred_runs, [("gpt2@linear: trained on linear",)])):
         (task,) = (task for task in results.slices if task.task == "quadratic")
         assert [text.items for text in leaderboard.remarks(task, "next")] == expected_items
-    assert not mixed.looks["gpt2@linear"].is_user_defined, "a backbone of the package"
+    assert not with_transferred_runs.looks["gpt2@linear"].is_user_defined, "a backbone of the package"
 
 
-def test_run_of_other_task_is_not_ranked_and_not_missing(plain: Results, mixed: Results) -> None:
+def test_run_of_another_task_is_neither_ranked_nor_listed_as_missing(
+    three_tasks: Results, with_transferred_runs: Results
+) -> None:
     def contests(results: Results) -> list[object]:
         return [
             (contest.task.title, contest.evaluator, sorted(contest.scores["contestant"]))
             for contest in normalised.contests(results, "grid")
         ]
 
-    assert contests(mixed) == contests(plain)
-    for section in (heat_map.section(mixed), overview.section(mixed)):
+    assert contests(with_transferred_runs) == contests(three_tasks)
+    for section in (heat_map.section(with_transferred_runs), overview.section(with_transferred_runs)):
         assert section is not None
         frames = [block.frame for block in section.walk() if isinstance(block, Table)]
         assert frames and not any("gpt2@linear" in str(frame.to_dict()) for frame in frames)
-    assert mixed.backbones == plain.backbones
-    assert mixed.trained_lengths_by_run == plain.trained_lengths_by_run
-    assert missing.missing_results(mixed) == missing.missing_results(plain)
+    assert with_transferred_runs.backbones == three_tasks.backbones
+    assert with_transferred_runs.trained_lengths_by_run == three_tasks.trained_lengths_by_run
+    assert missing.missing_results(with_transferred_runs) == missing.missing_results(three_tasks)
 
 
-def test_names_of_variants_end_in_trained_task(mixed: Results) -> None:
-    rows = mixed.rows[mixed.rows["trained_on"].notna()]
+def test_names_of_variants_end_in_the_training_task(with_transferred_runs: Results) -> None:
+    rows = with_transferred_runs.rows[with_transferred_runs.rows["trained_on"].notna()]
     assert set(rows["contestant"]) == {"gpt2@linear"} and set(rows["backbone"]) == {"gpt2"}
-    variants = mixed.rows.assign(variant=mixed.rows["run"].str[::-1], contestant=mixed.rows["backbone"])
+    variants = with_transferred_runs.rows.assign(
+        variant=with_transferred_runs.rows["run"].str[::-1], contestant=with_transferred_runs.rows["backbone"]
+    )
     names = variants["contestant"]
     variants["contestant"] = names.where(variants["trained_on"].isna(), names + "@linear")
     renamed = name_variants(variants)

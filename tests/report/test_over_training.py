@@ -1,4 +1,4 @@
-"""Scores over training: branches have the score scale of full runs, and orders are compared with a naive count."""
+"""The section on scores over training: branches have the score scale of full runs, and orders have Kendall's tau."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def raw_of_branch(grid: Grid, task: str, test: str, name: str, seed: int, steps:
 
 
 @pytest.fixture(scope="module")
-def branched(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Results:
+def branched_results(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Results:
     """The grid with branches after a quarter and a half of the steps."""
     folder = Path(shutil.copytree(grid.folder, tmp_path_factory.mktemp("branched") / "grid"))
     values = tables.read_all("values", folder)
@@ -51,16 +51,16 @@ def branched(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 @pytest.fixture(scope="module")
-def blocks(branched: Results) -> dict[str, Figure | Table]:
-    section = over_training_section.section(branched)
+def blocks(branched_results: Results) -> dict[str, Figure | Table]:
+    section = over_training_section.section(branched_results)
     assert section is not None
     return {block.name: block for block in section.walk() if isinstance(block, Table | Figure)}
 
 
 @pytest.mark.slow
-def test_branches_have_scores(grid: Grid, branched: Results) -> None:
+def test_scores_of_branches_have_the_scale_of_full_runs(grid: Grid, branched_results: Results) -> None:
     n_runs = 0
-    for contest in normalised.contests(branched, "grid"):
+    for contest in normalised.contests(branched_results, "grid"):
         for run, rows in over_training.by_run(contest).groupby("run"):
             name, seed = rows["contestant"].iloc[0], int(str(run)[-1])
             raw = {
@@ -75,7 +75,7 @@ def test_branches_have_scores(grid: Grid, branched: Results) -> None:
     assert n_runs == len(grid.raw)
 
 
-def test_kendall_is_concordant_minus_discordant_pairs() -> None:
+def test_kendalls_tau_is_the_mean_agreement_of_pairs() -> None:
     rng = np.random.default_rng(0)
     for n in (3, 6, 11):
         names = [f"m{i}" for i in range(n)]
@@ -171,21 +171,21 @@ def test_equal_computation_is_that_of_cheapest_full_run(grid: Grid, blocks: dict
     assert rows["steps_rank"].dropna().to_dict() == {name: rank(at_end, name) for name in scores}
 
 
-def test_run_without_training_curve_has_no_shares(branched: Results) -> None:
-    """The number of steps of its full run is unknown."""
+def test_run_without_a_training_curve_is_omitted(branched_results: Results) -> None:
+    """Its number of training steps is unknown, and so are the shares of its branches."""
     run = "linear-gpt2-grid-s0"
-    contest = next(c for c in normalised.contests(branched, "grid") if c.title == "linear")
-    rows = branched.rows
+    contest = next(c for c in normalised.contests(branched_results, "grid") if c.title == "linear")
+    rows = branched_results.rows
     is_curve = rows["evaluator"].eq("train") & rows["run"].eq(run) & rows["task"].eq("linear")
-    without_curve = normalised.contests(replace(branched, rows=rows[~is_curve]), "grid")
+    without_curve = normalised.contests(replace(branched_results, rows=rows[~is_curve]), "grid")
     linear = next(c for c in without_curve if c.title == "linear")
     assert set(over_training.by_run(contest)["run"]) - set(over_training.by_run(linear)["run"]) == {run}
     gpt2 = over_training.means(linear).query("contestant == 'gpt2'")
     assert gpt2["share"].tolist() == [0.25, 0.5, 1.0] and gpt2["run"].eq("linear-gpt2-grid-s1").all()
 
 
-def test_orders_are_compared_seed_agreement_that_all_backbones_have(branched: Results) -> None:
-    contest = next(c for c in normalised.contests(branched, "grid") if c.title == "linear")
+def test_the_agreement_of_seeds_uses_only_seeds_that_all_backbones_have(branched_results: Results) -> None:
+    contest = next(c for c in normalised.contests(branched_results, "grid") if c.title == "linear")
     rows = contest.rows[contest.rows["contestant"].isin(["gpt2", "s4d"]) & contest.rows["seed"].eq(0)]
     rows = pd.concat([contest.rows, rows.assign(seed=7), rows.assign(seed=8)], ignore_index=True)
     tau = over_training_section._seed_agreement(contest)

@@ -149,7 +149,7 @@ def test_the_page_does_not_contain_the_path_of_the_results(html: str, results: P
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Document]:
+def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Document]:
     """A page with pictures, from results with special characters and a path in names, and with infinite errors."""
     folder = tmp_path_factory.mktemp("hostile")
     nasty, infinite = _rows(), _rows("infinite").assign(value=float("inf"))
@@ -161,8 +161,8 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Document]:
     return page, Document(page.read_text(encoding="utf-8"))
 
 
-def test_names_and_reasons_are_escaped(hostile: tuple[Path, Document]) -> None:
-    _, document = hostile
+def test_names_and_reasons_are_escaped(hostile_page: tuple[Path, Document]) -> None:
+    _, document = hostile_page
     assert "img" not in document.tags
     assert ESCAPED in document.text.replace("\n", " ")
     figures = [json.loads(gzip.decompress(b64decode(content))) for content in document.contents]
@@ -170,8 +170,8 @@ def test_names_and_reasons_are_escaped(hostile: tuple[Path, Document]) -> None:
     assert "alert(1)" not in "".join(document.scripts)
 
 
-def test_paths_in_task_names_do_not_leave_the_folder(hostile: tuple[Path, Document]) -> None:
-    page, document = hostile
+def test_paths_in_task_names_do_not_lead_out_of_the_folder(hostile_page: tuple[Path, Document]) -> None:
+    page, document = hostile_page
     folder = page.parents[3]
     assert {p.relative_to(folder).parts[0] for p in folder.rglob("*")} == {"results", "deep"}
     assert any("escape" in link for link in document.links if not link.startswith("#"))
@@ -179,8 +179,8 @@ def test_paths_in_task_names_do_not_leave_the_folder(hostile: tuple[Path, Docume
         assert link.startswith("#") or (page.parent / link).is_file()
 
 
-def test_infinite_values_do_not_break_the_page_and_its_pictures(hostile: tuple[Path, Document]) -> None:
-    page, _ = hostile
+def test_infinite_values_do_not_break_the_page_and_its_pictures(hostile_page: tuple[Path, Document]) -> None:
+    page, _ = hostile_page
     assert "∞" in page.read_text(encoding="utf-8")
     assert [*page.parent.glob("figures/infinite-*.svg")]
 
@@ -242,7 +242,7 @@ def test_runs_that_share_a_seed_are_not_averaged() -> None:
         assert set(name_variants(values)["contestant"]) == expected
 
 
-def test_another_prompt_set_is_listed_and_not_used(tmp_path: Path) -> None:
+def test_rows_on_another_prompt_set_are_listed_and_not_used(tmp_path: Path) -> None:
     old = _rows().iloc[:3].assign(prompt_set="p9", run="ex-knn", contestant="ex-knn")
     folder = _write(tmp_path / "results", pd.concat([_rows(), old], ignore_index=True))
     text = Document(build(folder, tmp_path / "out", formats=()).page.read_text(encoding="utf-8")).text
@@ -317,7 +317,7 @@ def test_neither_torch_nor_families_are_imported(tmp_path: Path) -> None:
     assert process.stdout.strip() == "[]"
 
 
-def test_columns_round_fractions_to_four_digits_and_list_each_text_once() -> None:
+def test_embedded_columns_have_four_digits_and_contain_each_text_once() -> None:
     frame = pd.DataFrame({"value": [1 / 3, 123456.0, None], "name": ["a", "b", "a"], "flag": [True, False, True]})
     lists = column_lists(frame)
     assert lists == {

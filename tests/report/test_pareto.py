@@ -1,4 +1,4 @@
-"""Pareto fronts compared with brute force, their costs and scores, and the section on equal budgets."""
+"""Pareto fronts against brute force, costs and scores of their points, and the section on equal budgets."""
 
 import math
 import tomllib
@@ -68,11 +68,11 @@ def test_points_have_costs_and_scores(grid: Grid, grid_results: Results) -> None
         assert flops.loc[key, "score"] == pytest.approx(np.mean(scores))
         assert flops.loc[key, "cost"] == pytest.approx(1e8 * cost * (1 + task_index))
         assert seconds.loc[key, "cost"] == pytest.approx(10 * cost * (1 + task_index))
-        # The state after the larger of two numbers of points.
+        # The state is that after the larger of two numbers of points.
         assert state.loc[key, "cost"] == pytest.approx(1e3 * cost * (1 + task_index))
 
 
-def test_seconds_are_of_machine_with_most_runs(grid_results: Results) -> None:
+def test_seconds_are_those_of_the_machine_with_most_runs(grid_results: Results) -> None:
     """FLOPs do not depend on the machine."""
     costs = grid_results.costs
     costs = costs[costs["task"].eq("linear")]
@@ -86,7 +86,7 @@ def test_seconds_are_of_machine_with_most_runs(grid_results: Results) -> None:
     assert flops["s4d"] == pytest.approx(1e8 * BACKBONES["s4d"][1])
 
 
-def test_overall_has_mean_scores_and_geometric_mean_costs(grid_results: Results) -> None:
+def test_overall_points_have_mean_scores_and_geometric_mean_costs(grid_results: Results) -> None:
     contests = normalised.contests(grid_results, "grid")
     means = overall_points(cost_points(contests, COSTS[0]), "all", str).set_index("contestant")
     assert set(means.index) == {"gpt2", "mamba", "transformer", "s4d", "cnp"}, "models with all tasks"
@@ -98,7 +98,7 @@ def test_overall_has_mean_scores_and_geometric_mean_costs(grid_results: Results)
 
 
 @pytest.mark.slow
-def test_incomplete_costs_are_named(grid_results: Results) -> None:
+def test_costs_that_are_missing_on_a_task_are_named(grid_results: Results) -> None:
     costs = grid_results.costs
     costs = costs[~(costs["task"].eq("tabular") & costs["phase"].eq(FLOPS.phase))]
     contests = normalised.contests(replace(grid_results, costs=costs), "grid")
@@ -108,7 +108,7 @@ def test_incomplete_costs_are_named(grid_results: Results) -> None:
 
 
 @pytest.mark.slow
-def test_nearly_equal_costs_are_not_drawn(grid_results: Results) -> None:
+def test_costs_that_are_nearly_equal_have_no_panel(grid_results: Results) -> None:
     pareto = section(grid_results)
     assert pareto is not None
     figure = next(block for block in pareto.walk() if getattr(block, "name", "") == "pareto-grid")
@@ -133,7 +133,7 @@ def test_selection_in_legend_fades_other_marks(grid_results: Results) -> None:
         assert tests == [None, IS_HIGHLIGHTED, IS_HIGHLIGHTED, IS_HIGHLIGHTED, IS_HIGHLIGHTED], "all but the front"
 
 
-def test_budgets_are_of_smallest_and_largest_backbone(grid_results: Results) -> None:
+def test_budgets_are_the_sizes_of_the_smallest_and_largest_backbones(grid_results: Results) -> None:
     frame = budgets([task for task in grid_results.slices if task.task == "gp-mixture"])
     assert frame.loc[0, "parameters_low"] == 26_000 + 10 * len("cnp")
     assert frame.loc[0, "parameters_high"] == 26_000 + 10 * len("transformer")
@@ -154,8 +154,8 @@ def test_deviations_from_budget_exclude_encoders(grid_results: Results) -> None:
     assert frame["linear"].tolist() == pytest.approx(expected)
 
 
-def test_learning_rates_of_current_card_are_the_shipped_ones(grid_results: Results) -> None:
-    """Rates of rows with another version of the card are unknown."""
+def test_learning_rates_of_runs_with_the_current_card_are_the_shipped_ones(grid_results: Results) -> None:
+    """The rates of rows with another version of the card are unknown."""
     card = load_task("linear")[1]
     shipped = tomllib.loads(shipped_path("grid").read_text())["tuned"]
     (rate,) = (
@@ -170,7 +170,7 @@ def test_learning_rates_of_current_card_are_the_shipped_ones(grid_results: Resul
 
 
 def test_rates_tuned_on_other_tasks_are_counted(grid_results: Results) -> None:
-    """On `sparse-linear`, the rate of GPT-2 was tuned on this task; the other rates are those of `linear`."""
+    """On `sparse-linear`, only the rate of GPT-2 was tuned on this task. The other rates were tuned on `linear`."""
     rows = grid_results.rows.assign(task=grid_results.rows["task"].replace("quadratic", "sparse-linear"))
     rows["card"] = [load_task(task)[1].hash if task in ("linear", "sparse-linear") else "" for task in rows["task"]]
     results = replace(grid_results, rows=rows[rows["contestant"].isin(["mamba", "gpt2", "s4d"])])

@@ -1,4 +1,4 @@
-"""The section on layers: its figures and tables of probes, and no change of other sections."""
+"""The section on layers: figures and tables of probes, which do not change other sections."""
 
 from pathlib import Path
 
@@ -97,7 +97,7 @@ def probe_rows(n: int, shift: str = "none") -> list[dict[str, object]]:
 
 
 @pytest.fixture(scope="module")
-def probed(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results_with_probes(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
     """The synthetic folder with probes at 20 and 40 examples."""
     folder = tmp_path_factory.mktemp("probed")
     for path in results.rglob("*.parquet"):
@@ -108,14 +108,14 @@ def probed(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
     return load_results(folder)
 
 
-def by_name(sections: list[Section]) -> dict[str, Figure | Table]:
+def blocks_by_name(sections: list[Section]) -> dict[str, Figure | Table]:
     blocks = [block for section in sections for block in section.walk()]
     return {block.name: block for block in blocks if isinstance(block, Figure | Table)}
 
 
 @pytest.fixture(scope="module")
-def blocks(probed: Results) -> dict[str, Figure | Table]:
-    return by_name(report_sections(probed, {"probing", "provenance"}))
+def blocks(results_with_probes: Results) -> dict[str, Figure | Table]:
+    return blocks_by_name(report_sections(results_with_probes, {"probing", "provenance"}))
 
 
 def figure(blocks: dict[str, Figure | Table], name: str) -> Figure:
@@ -125,8 +125,8 @@ def figure(blocks: dict[str, Figure | Table], name: str) -> Figure:
 
 
 @pytest.mark.slow
-def test_other_figures_and_tables_do_not_change(probed: Results, sections: list[Section]) -> None:
-    without_probes, blocks = by_name(sections), by_name(report_sections(probed))
+def test_probes_do_not_change_other_figures_and_tables(results_with_probes: Results, sections: list[Section]) -> None:
+    without_probes, blocks = blocks_by_name(sections), blocks_by_name(report_sections(results_with_probes))
     for name, expected in without_probes.items():
         if name == "provenance":
             continue
@@ -144,8 +144,8 @@ def test_other_figures_and_tables_do_not_change(probed: Results, sections: list[
 
 
 @pytest.mark.slow
-def test_provenance_lists_probe_sets(probed: Results, blocks: dict[str, Figure | Table]) -> None:
-    assert probed.excluded_rows == ()
+def test_provenance_lists_probe_sets(results_with_probes: Results, blocks: dict[str, Figure | Table]) -> None:
+    assert results_with_probes.excluded_rows == ()
     provenance = blocks["provenance"]
     assert isinstance(provenance, Table)
     assert {"linear-small-none-probe20", "linear-small-none-probe40", "linear-small-none-0"} <= set(
@@ -153,7 +153,7 @@ def test_provenance_lists_probe_sets(probed: Results, blocks: dict[str, Figure |
     )
 
 
-def test_other_probe_set_of_same_size_is_set_aside(tmp_path: Path) -> None:
+def test_rows_on_another_probe_set_of_the_same_size_are_excluded(tmp_path: Path) -> None:
     rows = probe_rows(20)
     of_mamba = [row | {"prompt_set": "other-set"} for row in rows if row["run"] == "linear-mamba-small-s0"]
     tables.write("values", rows, tmp_path / "a.values.parquet", {})
@@ -177,7 +177,7 @@ def test_errors_are_plotted_against_share_of_layers_or_steps(blocks: dict[str, F
     assert set(data.loc[data["contestant"] == "gpt2", "series"]) == {"linear-gpt2-small-s0", "linear-gpt2-small-s1"}
 
 
-def test_context_sizes_are_lines_in_panel_of_run(blocks: dict[str, Figure | Table]) -> None:
+def test_each_run_has_a_panel_with_a_line_per_context_size(blocks: dict[str, Figure | Table]) -> None:
     contexts = figure(blocks, "contexts")
     assert [panel.title for panel in contexts.panels] == sorted(LAYERS)
     assert list(contexts.legend) == ["20 examples", "40 examples"]
@@ -229,7 +229,7 @@ def test_final_error_differs_from_smallest_if_it_rises_in_last_layer() -> None:
 
 
 @pytest.mark.slow
-def test_report_can_have_only_probes(tmp_path: Path) -> None:
+def test_a_report_can_be_built_from_only_probes(tmp_path: Path) -> None:
     tables.write("values", probe_rows(20), tmp_path / "p.values.parquet", {})
     html = build(tmp_path, tmp_path / "out", formats=()).page.read_text(encoding="utf-8")
     assert "probe-none-error" in html and "linear-small-curves" not in html
@@ -265,7 +265,7 @@ def test_runs_that_read_streams_have_a_figure_and_a_table_for_each_target(tmp_pa
         tables.write("values", stream_rows(n), tmp_path / f"{n}.values.parquet", {})
     loaded = load_results(tmp_path)
     assert loaded.excluded_rows == ()
-    blocks = by_name(report_sections(loaded, {"probing"}))
+    blocks = blocks_by_name(report_sections(loaded, {"probing"}))
     names = {"probe-none-r-squared-of-prediction", "probe-none-accuracy-of-previous-element"}
     suffixes = ("", "-score", "-contexts")
     assert {name.removeprefix("linear-small-") for name in blocks} == {name + end for name in names for end in suffixes}

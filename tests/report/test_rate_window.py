@@ -1,4 +1,4 @@
-"""Windows of learning rates from trials of `iclbench tune`: windows, best of k rates, and ranks at one rate."""
+"""The section on learning rates, from trials of `iclbench tune`: windows, best of k rates, and ranks at one rate."""
 
 import shutil
 from pathlib import Path
@@ -13,7 +13,7 @@ from iclbench.report.blocks import Figure, Table, Text
 from iclbench.report.data import Results, load_results
 from iclbench.report.sections.rate_window import section
 
-# Mean areas by rate, which are 0.01 higher for one seed and 0.01 lower for the other. None if a seed diverged.
+# Mean areas by rate. The area is 0.01 higher for one seed and 0.01 lower for the other. None: a seed diverged.
 AREAS = {
     "gpt2": {1e-3: 0.30, 3e-3: 0.20, 1e-2: 0.22, 3e-2: 0.90},
     "mamba": {1e-3: 0.40, 3e-3: 0.18, 1e-2: None},
@@ -51,15 +51,15 @@ def test_rate_with_diverged_seed_has_no_mean(linear: RateCurves) -> None:
     assert [linear.best_rate(name) for name in ("gpt2", "mamba", "s4d")] == [3e-3, 3e-3, 3e-4]
 
 
-def test_window_has_rates_with_similar_means_and_no_gap(linear: RateCurves) -> None:
-    # All means are between 0.1 and 0.9, so means are similar within 0.08.
+def test_window_has_neighbouring_rates_with_similar_means(linear: RateCurves) -> None:
+    # All means are between 0.1 and 0.9, and means are similar if they differ by at most a tenth of this range.
     assert linear.window("gpt2") == [3e-3, 1e-2]
     assert linear.window("mamba") == [3e-3]
     curves = rate_curves(trials(areas={"gpt2": {1e-4: 0.1, 1e-3: 0.9, 1e-2: 0.1}, "mamba": {1e-4: 0.5, 1e-3: 0.5}}))
     assert curves is not None and curves.window("gpt2") == [1e-4] and curves.window("mamba") == [1e-4, 1e-3]
 
 
-def test_best_of_k_is_mean_over_choices_of_common_rates(linear: RateCurves) -> None:
+def test_score_of_the_best_of_k_rates_is_a_mean_over_choices_of_common_rates(linear: RateCurves) -> None:
     assert linear.common_rates == [1e-3, 3e-3, 1e-2]
     assert [linear.expected_score("gpt2", k) for k in (1, 2, 3)] == [
         pytest.approx((0.30 + 0.20 + 0.22) / 3), pytest.approx((0.20 + 0.22 + 0.20) / 3), pytest.approx(0.20)
@@ -68,7 +68,7 @@ def test_best_of_k_is_mean_over_choices_of_common_rates(linear: RateCurves) -> N
     assert linear.expected_score("mamba", 2) == pytest.approx((0.18 + 0.40 + 0.18) / 3)
 
 
-def test_ranks_at_one_rate_and_their_agreement(linear: RateCurves) -> None:
+def test_ranks_at_one_rate_are_compared_with_ranks_at_the_best_rates(linear: RateCurves) -> None:
     assert linear.ranks(None) == {"s4d": 1, "mamba": 2, "gpt2": 3}
     assert linear.ranks(1e-3) == {"gpt2": 1, "mamba": 2, "s4d": 3}
     assert linear.ranks(1e-2) == {"gpt2": 1, "s4d": 2, "mamba": None}
@@ -134,7 +134,7 @@ def test_section_has_no_figure_if_all_runs_diverged(results: Path, tmp_path: Pat
     assert rate_window is not None and not any(isinstance(block, Figure) for block in rate_window.blocks)
 
 
-def test_agreement_is_among_selected_contestants() -> None:
+def test_rank_agreement_is_among_the_selected_contestants() -> None:
     curves = rate_curves(
         trials(areas={"a": {1e-3: 0.1, 3e-3: 0.5}, "b": {1e-3: 0.2, 3e-3: 0.6}, "c": {1e-3: 0.9, 3e-3: 0.05}})
     )

@@ -1,4 +1,4 @@
-"""The figure of distances from known solutions during training."""
+"""The section on distances from known solutions during training."""
 
 from dataclasses import replace
 
@@ -59,12 +59,12 @@ def test_lines_are_means_over_seeds_with_their_range(results: Results) -> None:
     vega_lite.validate(figure.make_static())
 
 
-def test_distances_are_not_scores(results: Results) -> None:
+def test_distances_are_not_in_summaries_of_scores(results: Results) -> None:
     (task,) = results.slices
     assert set(task.summaries["evaluator"]) == {"next"}
 
 
-def test_a_single_step_has_no_section(results: Results) -> None:
+def test_section_is_absent_with_a_single_step(results: Results) -> None:
     rows = results.rows[~results.rows["axis_value"].isin(STEPS[1:]).fillna(False)]
     (task,) = replace(results, rows=rows).slices
     assert not solutions.trajectory(task).empty

@@ -1,4 +1,4 @@
-"""The first screen: tiles of the heat map, the largest paired differences, and missing results."""
+"""The summary at the top of the page: tiles of the heat map, largest paired differences, and missing results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from iclbench.report.data import Results
 from iclbench.report.figures.heat_map import score_label
 from iclbench.report.sections import heat_map, missing, summary
 from tests.report.synthetic_grid import TASKS, Grid, score
-from tests.report.test_heat_map import title
+from tests.report.test_heat_map import row_title
 
 CAUSAL, SETS = ("gpt2", "mamba", "transformer", "s4d"), ("cnp", "tnp", "icicl-tnp")
 
@@ -28,7 +28,7 @@ def first_screen(grid_results: Results) -> FirstScreen:
 
 
 @pytest.fixture(scope="module")
-def not_computed(grid_results: Results) -> Results:
+def without_mamba_on_linear(grid_results: Results) -> Results:
     """The grid without cells and rows of mamba on linear."""
 
     def others(table: pd.DataFrame) -> pd.DataFrame:
@@ -39,7 +39,7 @@ def not_computed(grid_results: Results) -> Results:
 
 @pytest.mark.slow
 def test_models_methods_tasks_and_seeds_are_counted(first_screen: FirstScreen) -> None:
-    """One backbone has a single seed on a task."""
+    """One backbone has only one seed on a task, so the text says "up to 2 seeds"."""
     assert first_screen.scope == ("Preset grid: 7 models and 3 classical methods on 10 tasks, up to 2 seeds.",)
 
 
@@ -59,7 +59,7 @@ def test_tiles_are_cells_of_heat_map(first_screen: FirstScreen, grid_results: Re
 
 
 def test_findings_are_largest_significant_differences(first_screen: FirstScreen, grid: Grid) -> None:
-    """The best causal model against the best set model, by SciPy's paired t-test on the raw scores."""
+    """On each row, the best causal model is compared with the best set model by the paired t-test of SciPy."""
     expected = {}
     for task, evaluators in TASKS.items():
         for evaluator in evaluators:
@@ -73,7 +73,7 @@ def test_findings_are_largest_significant_differences(first_screen: FirstScreen,
             a, b = (max((n for n in names if n in means), key=lambda n: means[n].mean()) for names in (CAUSAL, SETS))
             interval = stats.ttest_rel(means[a], means[b]).confidence_interval(0.95)
             if interval.low > 0 or interval.high < 0:
-                expected[title(task, evaluator)] = (a, b, means[a].mean() - means[b].mean(), interval)
+                expected[row_title(task, evaluator)] = (a, b, means[a].mean() - means[b].mean(), interval)
     largest = sorted(expected, key=lambda row: -abs(expected[row][2]))[: summary.MAX_FINDINGS]
     assert [line.split(":")[0] for line in first_screen.findings] == largest
     for row, line in zip(largest, first_screen.findings, strict=True):
@@ -91,14 +91,16 @@ def test_missing_results_are_counted(first_screen: FirstScreen, grid_results: Re
 
 
 @pytest.mark.slow
-def test_missing_cells_are_marked_as_not_run(not_computed: Results) -> None:
-    (block,) = summary.section(not_computed).blocks
+def test_cells_that_were_not_run_are_marked_and_listed_as_missing(without_mamba_on_linear: Results) -> None:
+    (block,) = summary.section(without_mamba_on_linear).blocks
     assert isinstance(block, FirstScreen)
     tile = dict(block.rows)["linear"][block.columns.index("mamba")]
     assert tile.text == "?" and "not run" in tile.tooltip
-    section = heat_map.section(not_computed)
+    section = heat_map.section(without_mamba_on_linear)
     assert section is not None
     figure = next(block for block in section.walk() if isinstance(block, Figure))
     assert figure.data.set_index(["row", "contestant"]).loc[("linear", "mamba"), "status"] == "not run"
-    gaps = {(task, contestant, what) for task, _, contestant, what, _ in missing.missing_results(not_computed)}
+    gaps = {
+        (task, contestant, what) for task, _, contestant, what, _ in missing.missing_results(without_mamba_on_linear)
+    }
     assert ("linear", "mamba", "everything") in gaps

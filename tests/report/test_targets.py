@@ -43,7 +43,7 @@ def _values(results: Path, task: str, shift: str = "none") -> pd.DataFrame:
     return values[(values["task"] == task) & (values["shift"] == shift) & (values["kind"] != "published")]
 
 
-def test_leaderboard_has_no_one_and_most_related_datasets(targets_blocks: dict[str, Block]) -> None:
+def test_leaderboard_has_rows_for_zero_one_and_the_most_related_datasets(targets_blocks: dict[str, Block]) -> None:
     frame = _table(targets_blocks, f"{GP}-leaderboard-targets").frame
     keys = list(zip(frame["contestant"], frame["n_related"], strict=True))
     assert sorted(keys) == sorted(
@@ -78,7 +78,7 @@ def test_differences_of_leaderboard_are_paired(targets_blocks: dict[str, Block])
     assert (row["behind_low"], row["behind_high"]) == pytest.approx((interval.low, interval.high), rel=1e-9)
 
 
-def test_difference_needs_two_common_episodes() -> None:
+def test_a_difference_requires_two_common_episodes() -> None:
     a, b = pd.Series([1.0, 2.0, 4.0]), pd.Series([0.5, 1.0], index=[2, 1])
     difference = score_difference(a, b)
     assert difference is not None
@@ -86,7 +86,9 @@ def test_difference_needs_two_common_episodes() -> None:
     assert score_difference(a, b[:1]) is None
 
 
-def test_gaps_by_context_size_and_stratum(targets_blocks: dict[str, Block], targets_results: Path) -> None:
+def test_the_table_of_gaps_has_columns_by_context_size_and_stratum(
+    targets_blocks: dict[str, Block], targets_results: Path
+) -> None:
     table = _table(targets_blocks, f"{GP}-gap")
     values = _values(targets_results, "gp-mixture").query("metric == 'gap' and contestant == 'icicl-tnp'")
     row = table.frame[(table.frame["contestant"] == "icicl-tnp") & (table.frame["n_related"] == 3)].iloc[0]
@@ -100,7 +102,7 @@ def test_gaps_by_context_size_and_stratum(targets_blocks: dict[str, Block], targ
     assert table.frame["all"].is_monotonic_increasing, "the smallest gap first"
 
 
-def test_joint_likelihoods_are_present_if_they_differ_from_marginal(targets_blocks: dict[str, Block]) -> None:
+def test_joint_likelihoods_are_listed_if_they_differ_from_marginal_ones(targets_blocks: dict[str, Block]) -> None:
     joint, marginal = (
         _table(targets_blocks, name).frame.set_index(["contestant", "n_related"])["all"]
         for name in (f"{GP}-gap-joint", f"{GP}-gap")
@@ -121,7 +123,7 @@ def test_gap_figures_have_panels_of_strata_and_related_datasets(targets_blocks: 
         assert {"pt-tnp", "cnp", "icicl-tnp"} <= set(rows["contestant"]), "also models without related datasets"
 
 
-def test_figure_of_related_datasets_has_ours_and_published(
+def test_the_figure_of_related_datasets_has_measured_and_published_numbers(
     targets_blocks: dict[str, Block], targets_results: Path
 ) -> None:
     figure = _figure(targets_blocks, f"{GP}-related")
@@ -174,7 +176,7 @@ def test_cell_with_fewer_episodes_shows_their_number() -> None:
 
 
 @pytest.mark.slow
-def test_published_numbers_are_compared_with_ceiling_adjusted_ones(targets_results: Path, tmp_path: Path) -> None:
+def test_published_numbers_are_compared_with_ceiling_adjusted_numbers(targets_results: Path, tmp_path: Path) -> None:
     shutil.copytree(targets_results, tmp_path / "results")
     values = tables.read_all("values", targets_results).query("metric == 'gap' and axis.isna() and shift == 'none'")
     ends = {"value": -0.288 - values["value"], "low": -0.288 - values["high"], "high": -0.288 - values["low"]}
@@ -194,7 +196,9 @@ def test_published_numbers_are_compared_with_ceiling_adjusted_ones(targets_resul
     assert marks["ours, small", "icicl-tnp, 1 related"] == expected[1]
 
 
-def test_published_and_ours_share_rows_of_figure(targets_blocks: dict[str, Block], targets_results: Path) -> None:
+def test_published_and_measured_numbers_share_rows_of_a_figure(
+    targets_blocks: dict[str, Block], targets_results: Path
+) -> None:
     figure = _figure(targets_blocks, "published-gp-mixture-log-likelihood")
     marks = figure.data.set_index(["contestant", "row"])["value"].to_dict()
     values = _values(targets_results, "gp-mixture").query("metric == 'log_likelihood' and contestant == 'icicl-tnp'")
@@ -260,7 +264,7 @@ def test_very_poor_baseline_does_not_extend_axis(targets_results: Path, tmp_path
     assert scale["domain"][0] > -2
 
 
-def test_episode_scores_separate_questions() -> None:
+def test_episode_scores_of_both_questions_are_separate() -> None:
     row = {"run": "a", "prompt_set": "p", "metric": "squared_error"}
     frame = tables.frame(
         "errors",
@@ -278,7 +282,7 @@ def test_episode_scores_separate_questions() -> None:
     assert sizes is not None and sizes.tolist() == [5, 6]
 
 
-def test_sections_are_those_of_targets(targets_sections: list[Section]) -> None:
+def test_the_sections_are_those_for_the_question_targets(targets_sections: list[Section]) -> None:
     titles = {part.title for section in targets_sections for part in section.parts}
     assert titles == {
         "Leaderboard",

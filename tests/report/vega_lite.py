@@ -1,4 +1,4 @@
-"""Validates Vega-Lite with a cached validator, which is much faster than Altair's `from_dict`."""
+"""Validate Vega-Lite with a cached validator, which is much faster than `from_dict` of Altair."""
 
 from functools import cache
 from typing import Any
