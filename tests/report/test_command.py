@@ -18,7 +18,7 @@ from iclbench.report.data import load_results
 from iclbench.report.drawing import Drawer
 from iclbench.report.style import vega_lite
 from tests.report.test_page import _rows, _write
-from tests.sweep.test_kill import alive
+from tests.sweep.test_kill import is_alive
 
 # A program that crashes in the way in which V8 does when it runs out of memory.
 _OUT_OF_MEMORY = (
@@ -140,7 +140,7 @@ def test_processes_end_if_the_parent_is_killed(tmp_path: Path) -> None:
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
     children = {int(pid) for pid in pids.read_text().split()}
-    while any(alive(pid) for pid in children):
+    while any(is_alive(pid) for pid in children):
         assert time.monotonic() < deadline, "processes run without a parent"
         time.sleep(0.02)
 

@@ -1,4 +1,4 @@
-"""A smoke grid of two tasks and two backbones that trains in seconds."""
+"""A grid of two tasks and two backbones that trains in seconds."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Adding models to packed results, for a task whose summary compares contestants episode by episode."""
+"""Adding models to packed results of a task whose summary compares contestants episode by episode."""
 
 import shutil
 from pathlib import Path
@@ -55,7 +55,7 @@ def comparisons(results: Path) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame]:
+def packed_results(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame]:
     """A folder with only packed files, and the scores of their contestants before packing."""
     folder = tmp_path_factory.mktemp("added")
     cells = cells_of(folder, "cnp", "icicl-cnp")
@@ -68,8 +68,8 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame
 
 
 @pytest.mark.slow
-def test_only_the_added_model_and_the_summary_are_computed(packed: tuple[Path, pd.DataFrame]) -> None:
-    clean, before = packed
+def test_only_the_added_model_and_the_summary_are_computed(packed_results: tuple[Path, pd.DataFrame]) -> None:
+    clean, before = packed_results
     cells = cells_of(clean.parent, "cnp", "icicl-cnp", "two-path-cnp")
     added = [cell for cell in cells if cell.run == SUMMARY or cell.contestant == "two-path-cnp"]
     assert list(make_plan(cells, CellStore(clean)).todo) == added and len(added) == 3
@@ -89,9 +89,9 @@ def test_only_the_added_model_and_the_summary_are_computed(packed: tuple[Path, p
 
 @pytest.mark.slow
 def test_a_cell_has_episode_scores_if_all_likelihood_metrics_have_errors(
-    packed: tuple[Path, pd.DataFrame], tmp_path: Path
+    packed_results: tuple[Path, pd.DataFrame], tmp_path: Path
 ) -> None:
-    clean = Path(shutil.copytree(packed[0], tmp_path / "clean"))
+    clean = Path(shutil.copytree(packed_results[0], tmp_path / "clean"))
     cells = [cell for cell in cells_of(clean.parent, "cnp", "icicl-cnp") if cell.kind == "evaluate"]
     cells = [cell for cell in cells if cell.run != SUMMARY]
     values, errors = (clean / "reference" / f"few-processes-smoke.{table}.parquet" for table in ("values", "errors"))
@@ -110,8 +110,10 @@ def test_a_cell_has_episode_scores_if_all_likelihood_metrics_have_errors(
     assert incomplete == {"cnp", "icicl-cnp", "oracle-kernel"}
 
 
-def test_packed_errors_under_a_shift_are_squared_only_for_point_predictors(packed: tuple[Path, pd.DataFrame]) -> None:
-    folder = packed[0] / "reference"
+def test_packed_errors_under_a_shift_are_squared_errors_only_for_point_predictors(
+    packed_results: tuple[Path, pd.DataFrame],
+) -> None:
+    folder = packed_results[0] / "reference"
     errors = tables.read("errors", folder / "few-processes-smoke.errors.parquet")
     values = tables.read("values", folder / "few-processes-smoke.values.parquet")
     shifted = set(values.loc[values["shift"].eq("ood-lengthscale"), "prompt_set"])

@@ -1,4 +1,4 @@
-"""Bundles: files with all inputs of a job, and work that continues after an interruption."""
+"""Bundles: files with all inputs of a job, and computation that continues after an interruption."""
 
 import json
 from dataclasses import replace
@@ -57,7 +57,7 @@ RIDGE = GridCell("evaluate", "ridge", "ridge", CONFIG.task, "smoke", options=OPT
         (RIDGE, ESTIMATORS, load_baseline("ridge")[1].estimator, "'evaluate ridge'"),
     ],
 )
-def test_a_file_of_other_code_is_refused(
+def test_a_file_that_was_written_by_other_code_is_refused(
     cell: GridCell, registry: Registry, component: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, bundle = tmp_path / "one.json", Bundle((cell,), Context(tmp_path))
@@ -75,7 +75,7 @@ def change(path: Path, **content: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | content))
 
 
-def test_a_file_of_another_schema_is_refused_and_one_of_another_commit_is_not(tmp_path: Path) -> None:
+def test_a_file_with_another_schema_is_refused_and_one_from_another_commit_is_not(tmp_path: Path) -> None:
     path = tmp_path / "one.json"
     bundle = Bundle((make_cell("train", "a"),), Context(tmp_path))
     bundle.write(path)
@@ -89,7 +89,7 @@ def test_a_file_of_another_schema_is_refused_and_one_of_another_commit_is_not(tm
         Bundle.read(path)
 
 
-def test_work_continues_after_an_interruption_and_skips_cells_that_need_a_diverged_one(tmp_path: Path) -> None:
+def test_work_continues_after_an_interruption_and_skips_cells_that_need_a_diverged_cell(tmp_path: Path) -> None:
     train, other = make_cell("train", "a"), make_cell("train", "b")
     cells = (train, make_cell("evaluate", "a", (train,)), other, make_cell("evaluate", "b", (other,)))
     calls: list[str] = []

@@ -1,4 +1,4 @@
-"""The cells of a grid card, and hashes that change only with the inputs of rows."""
+"""The cells of a grid card, and their hashes, which change only with the inputs of their rows."""
 
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,18 @@ from tests.sweep.conftest import tiny_grid
 
 
 def hashes(cells: list[GridCell]) -> dict[tuple[object, ...], str]:
-    """Hashes by kind, run, task and probe."""
+    """The hashes of cells by kind, run, task and probe."""
     return {(cell.kind, cell.run, cell.task, cell.options.get("probe")): cell.hash for cell in cells}
 
 
 def changed_cells(before: list[GridCell], after: list[GridCell]) -> set[tuple[str, str]]:
-    """Kind and run of cells with another hash."""
+    """Kind and run of the cells whose hash changed."""
     old, new = hashes(before), hashes(after)
     assert old.keys() == new.keys()
     return {(str(key[0]), str(key[1])) for key in old if old[key] != new[key]}
 
 
-def one_task(folder: Path, grid: dict[str, Any] | None = None, **card: object) -> list[GridCell]:
+def one_task_cells(folder: Path, grid: dict[str, Any] | None = None, **card: object) -> list[GridCell]:
     """The cells of one backbone on a task with several baselines and an oracle."""
     folder.mkdir(exist_ok=True)
     task = folder / "tiny.toml"
@@ -50,12 +50,12 @@ EVALUATIONS = {("evaluate", name) for name in ("zero", "mean", "knn-3", "least-s
 
 
 def test_empty_overrides_do_not_change_runs(tmp_path: Path) -> None:
-    plain, empty = (one_task(tmp_path, {"overrides": overrides}) for overrides in ({}, {"smoke": {}}))
+    plain, empty = (one_task_cells(tmp_path, {"overrides": overrides}) for overrides in ({}, {"smoke": {}}))
     assert [cell.hash for cell in empty] == [cell.hash for cell in plain]
 
 
-def test_every_run_baseline_and_probe_is_a_cell_and_one_is_the_summary(tmp_path: Path) -> None:
-    cells = one_task(tmp_path)
+def test_every_run_baseline_and_probe_and_the_summary_is_a_cell(tmp_path: Path) -> None:
+    cells = one_task_cells(tmp_path)
     assert {(cell.kind, cell.run) for cell in cells} == EVALUATIONS | {(k, RUN) for k in ("train", "probe", "cost")}
     assert len({cell.hash for cell in cells}) == len(cells) == 9
     by_name = {(cell.kind, cell.run): cell for cell in cells}
@@ -70,28 +70,28 @@ def test_every_run_baseline_and_probe_is_a_cell_and_one_is_the_summary(tmp_path:
 
 
 def test_notes_file_names_and_orders_do_not_change_hashes(tmp_path: Path) -> None:
-    before = one_task(tmp_path / "a")
+    before = one_task_cells(tmp_path / "a")
     reordered = {"evaluate": {"shifts": ["noisy", "orthants"]}, "cost": {"points": [6, 4]}, "notes": "reordered"}
-    after = one_task(tmp_path / "b", reordered, notes="a note", summary="another", source="a paper")
+    after = one_task_cells(tmp_path / "b", reordered, notes="a note", summary="another", source="a paper")
     assert not changed_cells(before, after)
 
 
 @pytest.mark.parametrize(
     ("grid", "card", "expected"),
     [
-        # A training setting: the run, and the summary.
+        # A training setting changes the cells of the run and the summary.
         (
             {},
             {"presets": {"train": {"lr": 2e-3}}},
             {(kind, RUN) for kind in ("train", "evaluate", "probe", "cost")} | {("evaluate", SUMMARY)},
         ),
-        # Settings of evaluations and probes: no training.
+        # Settings of evaluations, costs and probes do not change the training.
         ({}, {"presets": {"episodes": 64}}, EVALUATIONS | {("probe", RUN)}),
         ({"evaluate": {"shifts": ["orthants"]}}, {}, EVALUATIONS),
         ({"evaluate": {"shifts": ["orthants", "noisy"], "seed": 1}}, {}, EVALUATIONS),
         ({"cost": {"points": [4]}}, {}, {("cost", RUN)}),
         ({"probe": {"contexts": {"smoke": [4]}}}, {}, {("probe", RUN)}),
-        # The oracles: they change kinds, gaps and scores, and the reference levels of a probe.
+        # Oracles change kinds of contestants, gaps, scores, and the reference levels of a probe.
         (
             {},
             {"oracles": [], "baselines": ["zero", "mean", "knn-3", "least-squares"]},
@@ -108,18 +108,18 @@ def test_notes_file_names_and_orders_do_not_change_hashes(tmp_path: Path) -> Non
 def test_a_hash_changes_with_the_inputs_of_the_rows(
     tmp_path: Path, grid: dict[str, Any], card: dict[str, Any], expected: set[tuple[str, str]]
 ) -> None:
-    before = one_task(tmp_path / "a")
+    before = one_task_cells(tmp_path / "a")
     smoke: dict[str, Any] = small_card()["presets"]["smoke"]  # type: ignore[index]
     changes = card.pop("presets", {})
     train = smoke["train"] | changes.pop("train", {})
-    after = one_task(tmp_path / "b", grid, presets={"smoke": smoke | changes | {"train": train}}, **card)
+    after = one_task_cells(tmp_path / "b", grid, presets={"smoke": smoke | changes | {"train": train}}, **card)
     assert changed_cells(before, after) == expected
 
 
-def test_runs_of_one_configuration_and_two_names_are_two_cells(tmp_path: Path) -> None:
-    """Their rows name different runs."""
+def test_two_runs_with_the_same_configuration_and_different_names_are_two_cells(tmp_path: Path) -> None:
+    """Their rows have different names of runs."""
     variants = {"smoke": {"plain": [], "same": ["train.lr=1e-3"]}}
-    training_cells = [cell for cell in one_task(tmp_path, {"overrides": variants}) if cell.kind == "train"]
+    training_cells = [cell for cell in one_task_cells(tmp_path, {"overrides": variants}) if cell.kind == "train"]
     assert [cell.run for cell in training_cells] == [RUN, "tiny-gpt2-same-smoke-s0"]
     assert training_cells[0].config == training_cells[1].config
     assert training_cells[0].hash != training_cells[1].hash
@@ -144,7 +144,7 @@ def test_two_grids_share_equal_cells(tmp_path: Path) -> None:
     assert {cell.hash for cell in all_cells if cell.run != SUMMARY} == single_hashes
 
 
-def test_baselines_are_evaluated_with_the_options_of_all_runs_of_one_seed(tmp_path: Path) -> None:
+def test_a_baseline_is_evaluated_with_the_options_of_all_runs_with_the_same_evaluation_seed(tmp_path: Path) -> None:
     more = [
         {
             "tasks": [str(tmp_path / "tiny.toml")],
@@ -161,7 +161,7 @@ def test_baselines_are_evaluated_with_the_options_of_all_runs_of_one_seed(tmp_pa
             "evaluate": {"seed": 1, "baselines": ["zero"]},
         },
     ]
-    cells = one_task(tmp_path, {"evaluate": {"shifts": ["orthants"]}, "more": more})
+    cells = one_task_cells(tmp_path, {"evaluate": {"shifts": ["orthants"]}, "more": more})
     assert [cell.options for cell in cells if cell.run == "zero"] == [
         {"shifts": ["none", "orthants", "noisy-1"], "evaluators": [], "seed": 0},
         {"shifts": ["none"], "evaluators": [], "seed": 1},
@@ -172,7 +172,7 @@ def test_baselines_are_evaluated_with_the_options_of_all_runs_of_one_seed(tmp_pa
 
 def test_cells_of_an_inapplicable_pair_have_the_reason_and_the_summary_does_not_need_them(tmp_path: Path) -> None:
     without = [{"tasks": [str(tmp_path / "tiny.toml")], "backbones": ["icicl-cnp"], "reason": "no related datasets"}]
-    cells = one_task(tmp_path, {"backbones": ["gpt2", "icicl-cnp"], "without": without})
+    cells = one_task_cells(tmp_path, {"backbones": ["gpt2", "icicl-cnp"], "without": without})
     excluded = [cell for cell in cells if cell.contestant == "icicl-cnp"]
     assert {cell.kind for cell in excluded} == {"train", "evaluate", "probe", "cost"}
     assert {cell.reason for cell in excluded} == {"no related datasets"}
@@ -181,8 +181,8 @@ def test_cells_of_an_inapplicable_pair_have_the_reason_and_the_summary_does_not_
 
 
 def test_a_baseline_that_does_not_fit_the_task_is_not_applicable(tmp_path: Path) -> None:
-    """One list of baselines may apply to tasks with numbers and with labels. Oracles are added to it."""
-    cells = one_task(tmp_path, {"evaluate": {"baselines": ["zero", "majority"]}})
+    """A grid may have one list of baselines for tasks with numbers and tasks with labels. Oracles are added to it."""
+    cells = one_task_cells(tmp_path, {"evaluate": {"baselines": ["zero", "majority"]}})
     by_name = {cell.run: cell for cell in cells if cell.kind == "evaluate"}
     reason = by_name["majority"].reason
     assert reason and "'majority'" in reason and "'tiny'" in reason and by_name["zero"].reason is None
@@ -192,12 +192,12 @@ def test_a_baseline_that_does_not_fit_the_task_is_not_applicable(tmp_path: Path)
     assert "--baseline least-squares --baseline zero" in commands and "majority" not in commands
 
 
-def test_a_baseline_of_the_user_is_given_by_its_path(tmp_path: Path) -> None:
+def test_a_baseline_card_of_the_user_can_be_named_by_its_path(tmp_path: Path) -> None:
     card = tmp_path / "nearest.toml"
     card.write_text(tomli_w.dumps({"estimator": "knn", "summary": "mine", "settings": {"k": 1}}))
-    cells = one_task(tmp_path, {"evaluate": {"baselines": ["zero", str(card)]}})
+    cells = one_task_cells(tmp_path, {"evaluate": {"baselines": ["zero", str(card)]}})
     (nearest,) = [cell for cell in cells if cell.run == "nearest"]
     assert nearest.baseline == str(card)
     card.write_text(tomli_w.dumps({"estimator": "knn", "summary": "mine", "settings": {"k": 2}}))
-    changed_grid = one_task(tmp_path, {"evaluate": {"baselines": ["zero", str(card)]}})
+    changed_grid = one_task_cells(tmp_path, {"evaluate": {"baselines": ["zero", str(card)]}})
     assert {cell.hash for cell in changed_grid if cell.run == "nearest"} != {nearest.hash}

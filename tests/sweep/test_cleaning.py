@@ -81,7 +81,7 @@ def results(tmp_path: Path, card_path: Path) -> Path:
     return results
 
 
-def command(*arguments: object, results: Path) -> int:
+def run_command(*arguments: object, results: Path) -> int:
     return main([*map(str, arguments), "--results", str(results)])
 
 
@@ -89,11 +89,13 @@ def files(results: Path) -> set[Path]:
     return {path.relative_to(results) for path in results.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
-def test_rm_deletes_all_of_a_run_and_nothing_else(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rm_deletes_all_files_and_rows_of_a_run_and_nothing_else(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     method_file = results / "tables" / PROMPTS / "a+deep-thinking-eta-0.02.values.parquet"
     tables.write("values", [values_row("a+deep-thinking-eta-0.02")], method_file, {})
     before = files(results)
-    assert command("rm", "a", "--yes", results=results) == 0
+    assert run_command("rm", "a", "--yes", results=results) == 0
     assert "'a'" in capsys.readouterr().err
     run_files = {path for path in before if path.name.startswith(("a.", "a+")) and not path.name.startswith("a.b.")}
     assert before - files(results) == run_files | {Path("runs/a/config.toml"), Path("runs/a/model.safetensors")}
@@ -104,21 +106,21 @@ def test_rm_deletes_all_of_a_run_and_nothing_else(results: Path, capsys: pytest.
     assert list(packed["run"]) == ["a", "a.b", "zero"]
 
 
-def test_rm_needs_a_confirmation_and_deletes_nothing_if_a_name_is_wrong(
+def test_rm_asks_for_a_confirmation_and_deletes_nothing_if_a_name_is_wrong(
     results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = files(results)
-    assert command("rm", "a", results=results) == 2 and "--yes" in capsys.readouterr().err
-    assert command("rm", "a", "nowhere", "--yes", results=results) == 2
-    assert command("rm", "../a", "--yes", results=results) == 2
+    assert run_command("rm", "a", results=results) == 2 and "--yes" in capsys.readouterr().err
+    assert run_command("rm", "a", "nowhere", "--yes", results=results) == 2
+    assert run_command("rm", "../a", "--yes", results=results) == 2
     with Run(results / "runs" / "a").lock():
-        assert command("rm", "a", "--yes", results=results) == 1
+        assert run_command("rm", "a", "--yes", results=results) == 1
     assert "'a'" in capsys.readouterr().err
     assert files(results) == before
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     for answer, code in ((False, 1), (True, 0)):
         monkeypatch.setattr("typer.confirm", lambda *_, answer=answer, **__: answer)
-        assert command("rm", "a", results=results) == code
+        assert run_command("rm", "a", results=results) == code
         assert (results / "runs" / "a").exists() is not answer
 
 
@@ -143,18 +145,18 @@ def test_prune_removes_unneeded_files(results: Path, capsys: pytest.CaptureFixtu
         os.utime(path, (time.time() - 1000,) * 2)
     removed_run_files = write_evaluation(results, "removed")
     before = files(results)
-    assert command("prune", "--dry-run", results=results) == 0
+    assert run_command("prune", "--dry-run", results=results) == 0
     assert files(results) == before and str(dead_file) in capsys.readouterr().out
-    assert command("prune", results=results) == 0
+    assert run_command("prune", results=results) == 0
     out = capsys.readouterr().out
     assert "2 temporary files: 100 B" in out and "1 unusable checkpoint: 4.00 KiB" in out
-    # The row of the cost cell is not removed, because costs do not need the run.
+    # The row of the cost cell is not removed, because cost measurements do not need the run.
     removed = {path.relative_to(results) for path in (dead_file, packed_file, unusable, *removed_run_files[:3])}
     assert before - files(results) == removed
-    assert command("prune", results=results) == 0 and before - files(results) == removed
+    assert run_command("prune", results=results) == 0 and before - files(results) == removed
 
 
-def test_without_a_folder_of_runs_no_run_counts_as_removed(results: Path) -> None:
+def test_if_the_folder_of_runs_is_missing_results_of_runs_are_not_leftovers(results: Path) -> None:
     (results / "runs").rename(results.parent / "runs")
     assert leftovers(results) == []
 
@@ -164,19 +166,19 @@ def test_runs_are_listed_with_task_size_date_and_score(results: Path, capsys: py
     os.utime(run.weights, (1_600_000_000,) * 2)
     (results / "runs" / "broken").mkdir()
     (results / "runs" / "broken" / "config.toml").write_text("")
-    assert command("list", "runs", "--json", results=results) == 0
+    assert run_command("list", "runs", "--json", results=results) == 0
     rows = {row["run"]: row for row in json.loads(capsys.readouterr().out)}
     size = sum(path.stat().st_size for path in run.path.iterdir())
     columns = {key: rows["a"][key] for key in ("size", "date", "score", "backbone")}
     assert columns == {"size": size, "date": "2020-09-13", "score": 0.25, "backbone": "gpt2"}
     assert (rows["a.b"]["score"], rows["broken"]["score"]) == (-1.0, None)
-    assert command("list", "runs", results=results) == 0
+    assert run_command("list", "runs", results=results) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("a "))
     task = rows["a"]["task"]
     assert line.split() == ["a", task, "finished", *nbytes(size).split(), "2020-09-13", "0.25"]
 
 
-def test_listing_runs_imports_neither_torch_nor_pandas(results: Path) -> None:
+def test_listing_runs_does_not_import_torch_or_pandas(results: Path) -> None:
     code = "import sys; from iclbench.cli.main import main; main(sys.argv[1:]); "
     code += "print([m for m in ('torch', 'pandas', 'sklearn') if m in sys.modules], file=sys.stderr)"
     arguments = ["list", "runs", "--results", str(results)]

@@ -1,4 +1,4 @@
-"""The engine: the order of cells, and the outcomes of cells after failures, dead workers and interruptions."""
+"""The engine: the order of cells, and their outcomes after failures, dead workers and interruptions."""
 
 import threading
 import time
@@ -56,7 +56,7 @@ class RefusingExecutor(Threads):
 
 
 class Recorder:
-    """A report that records the started and the repeated cells."""
+    """A report that records started and repeated cells."""
 
     def __init__(self) -> None:
         self.started_cells: list[str] = []
@@ -78,7 +78,7 @@ def cell(kind: str, run: str, needs: tuple[GridCell, ...] = (), task: str = "t",
 
 
 def task_cells(task: str, runs: tuple[str, ...]) -> list[Cell]:
-    """Training, evaluation and probe of every run, and the summary."""
+    """The training, evaluation and probe of every run, and the summary."""
     cells: list[Cell] = []
     for run in runs:
         train = cell("train", run, task=task)
@@ -125,7 +125,7 @@ def test_a_cell_starts_after_its_needs_and_all_slots_are_busy(tmp_path: Path) ->
 
 
 def test_all_cells_of_a_run_are_computed_before_the_next_run_except_near_the_end(tmp_path: Path) -> None:
-    """With one slot, the last two of five training runs count as the end."""
+    """With one slot, the end is the last two of five training runs."""
     recorder = Recorder()
     sweep(task_cells("t", ("a", "b", "c", "d", "e")), tmp_path, lambda cell, context: DONE, recorder=recorder)
     order = [key.removesuffix("-t") for key in recorder.started_cells]
@@ -144,7 +144,7 @@ def test_tasks_are_computed_one_after_the_other(tmp_path: Path) -> None:
     assert order.index("probe-c-first") < order.index("evaluate-zero-second")
 
 
-def test_a_failed_run_fails_only_its_own_cells(tmp_path: Path) -> None:
+def test_a_failed_run_fails_only_the_cells_that_need_it(tmp_path: Path) -> None:
     calls: list[str] = []
 
     def work(cell: GridCell, context: Context) -> Outcome:
@@ -183,7 +183,7 @@ def test_a_cell_whose_worker_dies_is_repeated_once_and_then_fails(tmp_path: Path
     assert store.rows.loc["train-large-t", "status"] == "failed"
 
 
-def test_inapplicable_cells_are_rows_with_the_reason_and_without_work(tmp_path: Path) -> None:
+def test_inapplicable_cells_get_a_row_with_the_reason_and_are_not_computed(tmp_path: Path) -> None:
     train = cell("train", "cnp", reason="no related datasets")
     cells = [train, cell("evaluate", "cnp", (train,), "t", "no related datasets")]
 
@@ -270,7 +270,7 @@ class BundleRecorder(Threads):
 def sweep_bundles(
     cells: list[Cell], results: Path, work: Callable[[GridCell, Context], Outcome], seconds: float
 ) -> BundleRecorder:
-    """Sweep bundles of this many seconds, where every cell takes one second."""
+    """Run a sweep with bundles of this many seconds. Every cell is estimated to take one second."""
     executor = BundleRecorder()
     plan = Plan(tuple(cells), {cell.hash: "todo" for cell in cells}, tuple(cells))
     bundling = engine.Bundling(seconds, lambda cell: 1.0)
@@ -278,7 +278,7 @@ def sweep_bundles(
     return executor
 
 
-def test_a_bundle_has_cells_with_their_followers_until_it_is_worth_a_job(tmp_path: Path) -> None:
+def test_a_bundle_is_filled_with_cells_and_their_followers_up_to_its_duration(tmp_path: Path) -> None:
     cells = task_cells("t", ("a", "b", "c"))
     small_bundles = sweep_bundles(cells, tmp_path, lambda cell, context: DONE, seconds=0)
     assert small_bundles.bundles == [
@@ -330,7 +330,7 @@ def test_a_cell_that_kills_its_worker_twice_fails_and_the_others_of_the_bundle_a
     assert "killed" in str(outcomes["train-b-t"].reason)
 
 
-def test_the_makespan_is_that_of_list_scheduling(tmp_path: Path) -> None:
+def test_the_simulated_makespan_is_that_of_list_scheduling(tmp_path: Path) -> None:
     cells = [cell("train", f"r{n}") for n in range(10)]
     plan = Plan(tuple(cells), {cell.hash: "todo" for cell in cells}, tuple(cells))
     single = engine.Bundling(0.0, lambda cell: 6.0, is_grouped=False)
@@ -344,7 +344,7 @@ def test_the_makespan_is_that_of_list_scheduling(tmp_path: Path) -> None:
 
 
 class AdoptingRecorder(BundleRecorder):
-    """An executor with bundles of an earlier sweep."""
+    """An executor that has bundles of an earlier sweep."""
 
     def __init__(self, bundles: list[Bundle], outcomes: dict[str, Outcome]) -> None:
         super().__init__()
@@ -359,7 +359,7 @@ class AdoptingRecorder(BundleRecorder):
 
 
 def test_bundles_of_an_earlier_sweep_are_collected_and_not_repeated(tmp_path: Path) -> None:
-    """One cell of the earlier bundle has a row already."""
+    """One cell of the earlier bundle already has a row."""
     cells = task_cells("t", ("a", "b"))
     train, evaluate, probe, *other_cells = cells
     states = {cell.hash: "done" if cell is train else "todo" for cell in cells}

@@ -1,4 +1,4 @@
-"""Grid cards: the shipped grids contain the figures of the papers, and their commands can be typed."""
+"""Grid cards: the shipped grids cover the figures of the papers, and the command line accepts their commands."""
 
 import io
 import shlex
@@ -29,7 +29,7 @@ from tests.refusals import refused
 ROOT = Path(__file__).parents[2]
 # Grids of language models are in `test_language_grids.py`.
 SHIPPED = [name for name in card_names("grids") if not is_language_grid(name)]
-# Grids whose commands take seconds to parse, which `make test-slow` checks.
+# Grids whose commands take seconds to parse. `make test-slow` tests them.
 LARGE = ("reference", "steps", "cmab-table-2-celeba")
 CARD = {
     "summary": "a test",
@@ -38,9 +38,9 @@ CARD = {
     "presets": ["smoke", "small"],
     "seeds": [0, 1],
 }
-# A further part of the card, with other runs.
+# Another part of the card, with other runs.
 PART = {"tasks": ["linear"], "backbones": ["mamba"], "presets": ["smoke"], "seeds": [0]}
-# Tasks, backbones and number of seeds of the figures, from the text of the paper.
+# Tasks, backbones and number of seeds of each figure, from the text of the paper.
 PAPER = {
     "mamba-icl-1": ({"skewed-linear"}, {"gpt2", "mamba", "s4d"}, 3),
     "mamba-icl-2": ({"sparse-linear", "relu-network", "decision-tree"}, {"gpt2", "mamba"}, 3),
@@ -50,7 +50,7 @@ PAPER = {
     "mamba-icl-9": ({"linear"}, {"gpt2", "mamba"}, 1),
     "mamba-icl-10": ({"skewed-linear"}, {"gpt2", "mamba"}, 3),
 }
-# The same for CoQE, whose paper gives no seeds. Tasks are levels of P_bursty and alpha, or classes of functions.
+# The same for CoQE, whose paper does not state seeds. Tasks are levels of P_bursty and alpha, or classes of functions.
 SUFFIXES = ("", "-p0", "-p50", "-p100", "-alpha1", "-alpha2")
 LEVELS = {f"bursty{images}{level}" for images in ("", "-omniglot") for level in SUFFIXES}
 ALPHA_1 = {"bursty-alpha1", "bursty-omniglot-alpha1"}
@@ -67,8 +67,8 @@ COQE = {
 }
 
 
-# Resolving a grid takes up to seconds, and its runs are immutable.
-resolved = cache(grid_runs)
+# Runs are cached, since resolving a grid can take seconds. They are immutable.
+resolved_runs = cache(grid_runs)
 
 
 def write(folder: Path, card: dict[str, object], name: str = "mine.toml") -> str:
@@ -91,20 +91,20 @@ def test_every_figure_on_simple_functions_has_a_card() -> None:
 def test_a_card_has_the_tasks_backbones_and_seeds_of_its_figure(grid: str) -> None:
     tasks, backbones, seeds = (PAPER | COQE)[grid]
     for preset in ("small", "paper"):
-        runs = resolved(grid, preset)
+        runs = resolved_runs(grid, preset)
         assert {run.config.task.name for run in runs} == tasks
         assert {run.config.backbone.name for run in runs} == backbones
         assert {run.config.seed for run in runs} == set(range(seeds))
 
 
-def test_the_network_of_figure_3_takes_the_50_steps_of_the_released_code() -> None:
-    assert {run.baselines for run in resolved("coqe-3")} == {("zero", "least-squares", "lasso-1e-2", "mlp-50")}
+def test_the_network_baseline_of_figure_3_takes_the_50_steps_of_the_released_code() -> None:
+    assert {run.baselines for run in resolved_runs("coqe-3")} == {("zero", "least-squares", "lasso-1e-2", "mlp-50")}
     assert "mlp-50" in load_task("relu-network-shared")[1].baselines
     assert load_baseline("mlp-50")[1].settings == {"steps": 50, "lr": 5e-3}
 
 
 def covering_runs(runs: list[GridRun]) -> list[GridRun]:
-    """Runs with every task, every backbone and every override at least once."""
+    """A subset of runs that contains every task, every backbone and every override at least once."""
     covered: set[tuple[str, str]] = set()
     selected = []
     for run in runs:
@@ -124,13 +124,13 @@ def covering_runs(runs: list[GridRun]) -> list[GridRun]:
     + [pytest.param(grid, True, marks=pytest.mark.slow) for grid in SHIPPED],
 )
 def test_the_command_line_accepts_every_command_of_a_shipped_grid(grid: str, all_runs: bool) -> None:
-    """The fast test has every task and backbone once; `make test-slow` has all combinations."""
+    """The fast test covers every task, backbone and override once, and `make test-slow` all combinations."""
     # One run represents those that differ only in the seed.
-    runs = {run.config.model_copy(update={"seed": 0}).model_dump_json(): run for run in resolved(grid)}
+    runs = {run.config.model_copy(update={"seed": 0}).model_dump_json(): run for run in resolved_runs(grid)}
     for run in runs.values() if all_runs else covering_runs(list(runs.values())):
         for program, command, *rest in command_words(run):
             assert program == "iclbench"
-            with loaded(command).make_context(command, list(rest)) as context:
+            with cached_parser(command).make_context(command, list(rest)) as context:
                 options = context.params
             if command == "train":
                 config = resolve_run(
@@ -144,35 +144,35 @@ def test_the_command_line_accepts_every_command_of_a_shipped_grid(grid: str, all
 
 
 @cache
-def loaded(command: str) -> Any:
+def cached_parser(command: str) -> Any:
     return command_parser(command)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("grid", SHIPPED)
 def test_the_runs_of_a_grid_have_different_names(grid: str) -> None:
-    run_names = [check_name(run.name) for run in resolved(grid)]
+    run_names = [check_name(run.name) for run in resolved_runs(grid)]
     assert len(set(run_names)) == len(run_names)
 
 
 @pytest.mark.slow
-def test_a_name_that_two_grids_share_means_the_same_run() -> None:
+def test_runs_with_the_same_name_in_two_grids_are_the_same_run() -> None:
     runs: dict[str, GridRun] = {}
     for grid in SHIPPED:
-        for run in resolved(grid):
+        for run in resolved_runs(grid):
             assert runs.setdefault(run.name, run).config == run.config
     assert "skewed-linear-gpt2-paper-s2" in runs
 
 
 def test_figure_1_extrapolates_every_shift_and_figure_10_every_trained_length() -> None:
-    runs = resolved("mamba-icl-1", "paper")
+    runs = resolved_runs("mamba-icl-1", "paper")
     assert {(run.config.task.points, run.extrapolate) for run in runs} == {(40, 500)}
     assert all(shift.endswith("+points-500") for run in runs for shift in run.shifts)
-    # Appendix A.1.3 and the released evaluation: inputs are isotropic for every training distribution.
+    # In appendix A.1.3 and the released evaluation, inputs are isotropic for every training distribution.
     shifts = {tuple(shift.removesuffix("+points-500") for shift in run.shifts) for run in runs}
     assert shifts == {("isotropic", "isotropic+noisy-1", "orthants", "subspace", "isotropic+repeated-query")}
-    assert {run.config.task.points for run in resolved("mamba-icl-10", "small")} == {20, 40, 80}
-    longest = [run for run in resolved("mamba-icl-10", "paper") if run.config.task.points == 160]
+    assert {run.config.task.points for run in resolved_runs("mamba-icl-10", "small")} == {20, 40, 80}
+    longest = [run for run in resolved_runs("mamba-icl-10", "paper") if run.config.task.points == 160]
     assert {run.name for run in longest if run.config.seed == 0} == {
         "skewed-linear-gpt2-trained-160-paper-s0",
         "skewed-linear-mamba-trained-160-paper-s0",
@@ -182,7 +182,7 @@ def test_figure_1_extrapolates_every_shift_and_figure_10_every_trained_length() 
 @pytest.mark.parametrize("grid", ["mamba-icl-1", "mamba-icl-10"])
 def test_all_curricula_end_at_the_same_step_and_well_before_training(grid: str) -> None:
     for preset, complete in (("small", 1000), ("paper", 30_000)):
-        for run in resolved(grid, preset):
+        for run in resolved_runs(grid, preset):
             train, length = run.config.train, run.config.task.points + 1
             points = train.curriculum.points
             assert points is not None
@@ -190,28 +190,28 @@ def test_all_curricula_end_at_the_same_step_and_well_before_training(grid: str) 
             assert complete < train.steps / 2
 
 
-def test_figures_8_and_9_are_the_same_runs_at_a_constant_rate() -> None:
-    eight, nine = resolved("mamba-icl-8"), resolved("mamba-icl-9")
+def test_figures_8_and_9_have_the_same_runs_at_a_constant_rate() -> None:
+    eight, nine = resolved_runs("mamba-icl-8"), resolved_runs("mamba-icl-9")
     assert [run.config for run in eight] == [run.config for run in nine]
     assert {run.config.train.schedule for run in eight} == {"constant"}
     assert {run.config.train.lr for run in eight if run.config.preset == "paper"} == {1e-4}
 
 
-def test_probes_have_the_numbers_of_examples_of_the_paper() -> None:
-    contexts = {run.config.task.name: run.contexts for run in resolved("mamba-icl-3", "paper")}
+def test_probes_have_the_context_sizes_of_the_paper() -> None:
+    contexts = {run.config.task.name: run.contexts for run in resolved_runs("mamba-icl-3", "paper")}
     assert contexts == {"skewed-linear": (40,), "sparse-linear": (40,), "relu-network": (100,), "decision-tree": (100,)}
-    assert {run.contexts for run in resolved("mamba-icl-4", "paper")} == {(40, 80, 120, 160)}
+    assert {run.contexts for run in resolved_runs("mamba-icl-4", "paper")} == {(40, 80, 120, 160)}
 
 
 def test_coqe_and_its_transformer_have_the_same_size_and_rate_as_in_the_paper() -> None:
-    for run in resolved("coqe-3", "paper"):
+    for run in resolved_runs("coqe-3", "paper"):
         sizes, train = run.config.backbone.settings, run.config.train
         assert (sizes["layers"], sizes["width"], sizes["heads"]) == (3, 64, 2)
         assert (train.batch, train.lr, run.config.task.points) == (64, 5e-5, 20)
         assert train.steps == (200_000 if run.task == "combination" else 100_000)
         dim = run.config.task.parameters["dim"]
         assert dim == (10 if "linear" in run.task else 5)
-    seed_0_runs = [run for run in resolved("coqe-3", "small") if run.config.seed == 0]
+    seed_0_runs = [run for run in resolved_runs("coqe-3", "small") if run.config.seed == 0]
     for task in COQE["coqe-3"][0]:
         size = {run.backbone: _parameters(run) for run in seed_0_runs if run.task == task}
         assert size.keys() == {"coqe-learned", "gpt2-learned", "coqe", "gpt2"}
@@ -225,35 +225,35 @@ def _parameters(run: GridRun) -> int:
     return int(config.backbone.build(config.shape(config.task.build())).parameter_count)
 
 
-def test_table_1_has_its_five_levels_of_noise_as_released_and_table_2_its_three_models() -> None:
+def test_table_1_has_the_five_released_levels_of_noise_and_table_2_its_three_models() -> None:
     """The released code changes mean and standard deviation together, as in (5, 3) and (9, 7)."""
     for preset in ("small", "paper"):
-        runs = [run.config for run in resolved("coqe-table-1", preset) if run.config.seed == 0]
+        runs = [run.config for run in resolved_runs("coqe-table-1", preset) if run.config.seed == 0]
         noises = [CoQESettings(**run.backbone.settings).logit_noise for run in runs if run.task.name == "bursty-alpha1"]
         assert [noise and (noise.mean, noise.std) for noise in noises] == [None, (3, 1), (5, 3), (7, 5), (9, 7)]
     models = {
         (run.backbone, run.config.backbone.settings["encoder"], run.config.backbone.settings["layers"])
-        for run in resolved("coqe-table-2", "paper")
+        for run in resolved_runs("coqe-table-2", "paper")
     }
     assert models == {("transformer", "resnet-64", 12), ("coqe", "resnet-256", 4), ("coqe", "resnet-512", 4)}
     sizes = {
         (run.config.backbone.settings["encoder"], run.config.backbone.settings["layers"])
-        for run in resolved("coqe-4-sizes", "paper")
+        for run in resolved_runs("coqe-4-sizes", "paper")
     }
     assert sizes == {("resnet-64", 4), ("resnet-64", 12), ("resnet-512", 4), ("resnet-512", 12)}
 
 
-def test_all_runs_of_icl_iwl_except_the_transformer_of_the_paper_have_the_same_image_encoder() -> None:
+def test_all_runs_of_icl_iwl_except_one_transformer_have_the_same_image_encoder() -> None:
     for preset, encoder in (("small", "contours-512"), ("paper", "resnet-512")):
-        runs = [run for run in resolved("icl-iwl", preset) if run.config.seed == 0 and run.task == "bursty"]
+        runs = [run for run in resolved_runs("icl-iwl", preset) if run.config.seed == 0 and run.task == "bursty"]
         with_encoder = [run for run in runs if run.config.backbone.settings["encoder"] == encoder]
         assert sorted(run.backbone for run in with_encoder) == ["coqe", "mamba", "tnp", "transformer"]
         (other,) = (run for run in runs if run not in with_encoder)
         assert other.backbone == "transformer" and other.config.backbone.settings["encoder"].endswith("-64")
 
 
-def test_the_rate_of_bursty_cards_at_the_papers_size_is_that_of_the_released_code() -> None:
-    """Adam with a linear increase to 3e-4 at step 4,000, then the inverse square root, without clipping."""
+def test_the_learning_rate_of_bursty_cards_with_the_preset_paper_is_that_of_the_released_code() -> None:
+    """Adam without clipping. The rate increases linearly to 3e-4 at step 4,000 and then decays as 1 / sqrt(step)."""
     for task in LEVELS:
         train = load_task(task)[1].presets["paper"].train
         assert (train.optimiser, train.clip, train.steps, train.batch) == ("adam", 0, 100_000, 24)
@@ -271,8 +271,8 @@ def test_omniglot_cards_differ_from_those_of_procedural_glyphs_only_in_their_ima
         assert resolve_run(f"bursty{level}", "coqe", "small").task.parameters["icl_labels"] == labels
 
 
-def test_a_grid_selects_the_probes_of_its_runs() -> None:
-    narrow = [run for run in resolved("coqe-6", "small") if run.config.backbone.settings.get("sample_dim") == 5]
+def test_a_grid_can_select_the_probes_of_its_runs() -> None:
+    narrow = [run for run in resolved_runs("coqe-6", "small") if run.config.backbone.settings.get("sample_dim") == 5]
     assert [(run.backbone, run.config.seed) for run in narrow] == [
         (name, seed) for seed in (0, 1, 2) for name in ("coqe-learned", "coqe")
     ]
@@ -339,7 +339,7 @@ def test_parts_of_a_grid_have_separate_evaluations_probes_and_costs(tmp_path: Pa
 @pytest.mark.slow
 def test_an_added_model_is_trained_once_on_every_task_and_preset_of_a_grid() -> None:
     name = "iclbench.backbones.cnp:CNP"
-    plain, extended = resolved("reference"), grid_runs("reference", added_backbones=["GPT2", name, "deltanet"])
+    plain, extended = resolved_runs("reference"), grid_runs("reference", added_backbones=["GPT2", name, "deltanet"])
     groups = {(run.config.task.name, run.config.preset) for run in plain if not run.overrides}
     added = [run for run in extended if run.backbone == name]
     assert {(run.config.task.name, run.config.preset) for run in added} == groups
@@ -385,7 +385,7 @@ def test_the_commands_of_all_parts_are_printed_without_excluded_pairs(
 
 
 def test_commands_are_safe_in_a_shell(tmp_path: Path) -> None:
-    """A path with a blank and a quoted value are one word each in `sh`."""
+    """A path with a space and a value with quotes are one word each in `sh`."""
     folder = tmp_path / "a folder; echo"
     folder.mkdir()
     card = {**load_task("linear")[1].model_dump(mode="json", exclude_unset=True)}
@@ -460,7 +460,7 @@ def test_the_error_for_an_invalid_card_is_one_line_and_names_its_path(
         ({"overrides": {"small": {"x": ["backbone.widht=8"]}}}, ("'widht'", "'width'")),
     ],
 )
-def test_the_error_for_a_card_that_does_not_fit_a_task_is_one_line_and_names_the_grid(
+def test_the_error_for_a_card_that_is_invalid_for_a_task_is_one_line_and_names_the_grid(
     tmp_path: Path, changes: dict[str, object], names: tuple[object, ...]
 ) -> None:
     with pytest.raises(UsageError) as error:
@@ -481,7 +481,7 @@ def test_errors_of_a_grid_have_codes(tmp_path: Path) -> None:
         grid_runs("mamba-icl-4", "papr")
 
 
-def test_a_path_may_lead_to_a_grid_or_to_a_task(tmp_path: Path) -> None:
+def test_a_path_to_a_grid_card_is_recognised(tmp_path: Path) -> None:
     assert is_grid(write(tmp_path, CARD))
     assert not is_grid(str(ROOT / "tasks" / "linear.toml"))
     assert not is_grid("mamba-icl-1")
@@ -527,13 +527,13 @@ def test_a_built_wheel_contains_the_cards(tmp_path: Path) -> None:
     assert "iclbench/_cards/grids/rates/grid.toml" in wheel_files
 
 
-def test_the_keys_are_those_of_the_design() -> None:
+def test_cards_have_exactly_the_designed_keys() -> None:
     keys = {"tasks", "backbones", "presets", "seeds", "evaluate", "probe", "cost", "weights", "without", "overrides"}
     assert set(GridPart.model_fields) == keys
     assert set(GridCard.model_fields) == keys | {"summary", "source", "notes", "more", "pairs", "engine"}
 
 
-def test_pairs_are_trained_from_the_seeds_that_no_part_has(tmp_path: Path) -> None:
+def test_pairs_add_runs_for_the_seeds_that_no_part_of_the_grid_has(tmp_path: Path) -> None:
     path = tmp_path / "paired.toml"
     card: dict[str, Any] = {
         "summary": "a pair",

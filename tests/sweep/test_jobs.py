@@ -1,4 +1,4 @@
-"""Jobs and the sweeps that submit them, without a scheduler: both communicate through files."""
+"""Jobs and the sweeps that submit them communicate through files. These tests need no scheduler."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def submit_bundle(folder: Path, name: str = "one", has_job_file: bool = True) ->
 
 @pytest.fixture
 def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """An executor whose scheduler refuses all jobs and knows no job. `lines` records its messages."""
+    """An executor whose scheduler refuses all jobs and lists no jobs. `lines` records its messages."""
     lines: list[str] = []
 
     def refuse(self: SlurmExecutor, *group: Any) -> None:
@@ -128,7 +128,7 @@ def test_a_cancelled_job_is_not_requeued(tmp_path: Path, monkeypatch: pytest.Mon
     assert not slurm._is_cancelled_or_requeued()
 
 
-def test_a_job_of_another_schema_fails_and_one_of_another_commit_warns(tmp_path: Path) -> None:
+def test_a_job_with_another_schema_fails_and_one_from_another_commit_warns(tmp_path: Path) -> None:
     files = submit_bundle(tmp_path)
     content = json.loads(files.bundle.read_text())
     files.bundle.write_text(json.dumps(content | {"code": {"version": "0.0.1", "commit": None}}))
@@ -155,13 +155,13 @@ def test_the_error_for_a_folder_that_nodes_do_not_share_names_the_node(
     error = failure(future)
     assert isinstance(error, WorkerStartError) and error.code == "missing-file"
     assert "n3" in str(error) and "--results" in str(error)
-    # After the start of the job, the same state is a failure of this job only.
+    # If the job has started, the same state is a failure of only this job.
     submit_bundle(executor.folder).start_file.write_text("{}")
     ((_, future),) = executor.adopted(lambda bundle: True)
     assert isinstance(failure(future), WorkerDiedError)
 
 
-def test_refused_bundles_wait_for_running_jobs_and_fail_without_any(
+def test_refused_bundles_wait_for_running_jobs_and_fail_if_there_are_none(
     executor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = executor.submit(work_through, Bundle((CELL,), Context(executor.folder)), finish)
@@ -180,7 +180,7 @@ def test_refused_bundles_wait_for_running_jobs_and_fail_without_any(
     assert isinstance(failure(second), WorkerStartError)  # no other job can free resources
 
 
-def test_a_wrong_clock_is_reported_once(tmp_path: Path) -> None:
+def test_a_node_with_a_wrong_clock_is_reported_once(tmp_path: Path) -> None:
     lines: list[str] = []
     clock, files = ClockCheck(lines.append), BundleFiles(tmp_path, "one")
     for skew in (0.0, 500.0, 900.0):
@@ -272,7 +272,7 @@ def test_three_jobs_that_fail_before_their_start_end_the_sweep(executor: Any, mo
     assert "engines.toml" in str(errors[-1])
 
 
-def test_a_status_is_available_with_damaged_or_missing_files(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_status_is_available_with_damaged_or_missing_files(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     files = submit_bundle(executor.folder)
     monkeypatch.setattr(slurm, "query_job_states", lambda jobs: {"7": JobState("RUNNING")})
     assert executor.progress("one") == (0, 1)
@@ -289,14 +289,16 @@ def test_a_status_is_available_with_damaged_or_missing_files(executor: Any, monk
         executor.queue()
 
 
-def test_a_results_folder_that_slurm_cannot_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_folders_with_characters_that_slurm_cannot_use_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(slurm.shutil, "which", lambda program: program)
     for name in ("it's", "a%j", 'a"b'):
         with refused("bad-value", "--results", tmp_path / name):
             SlurmExecutor(tmp_path / name, EngineSettings())
 
 
-def test_jobs_started_by_an_earlier_sweep_do_not_count_as_started(
+def test_jobs_that_an_earlier_sweep_started_do_not_count_as_started(
     executor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit_bundle(executor.folder, "earlier", has_job_file=False).start_file.write_text("{}")
@@ -306,7 +308,7 @@ def test_jobs_started_by_an_earlier_sweep_do_not_count_as_started(
 def test_parallel_jobs_are_shared_in_proportion_to_the_sizes_of_arrays(
     executor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of ten parallel jobs, nine are for the array of nine one-hour bundles, and one is for the bundle of two days."""
+    """Of ten parallel jobs, the array of nine one-hour bundles gets nine, and the bundle of two days gets one."""
     arrays: list[tuple[int, int]] = []
     minutes = iter([60] * 9 + [2880])
     monkeypatch.setattr(executor, "_minutes", lambda bundle: next(minutes))

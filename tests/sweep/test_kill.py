@@ -1,4 +1,4 @@
-"""Workers and parents of sweeps are killed at any moment; the same command then gives the same bytes."""
+"""Sweeps whose workers or parents are killed at any moment: repeating the command gives the same bytes."""
 
 import os
 import random
@@ -38,12 +38,12 @@ def start(grid: Path, results: Path, n_workers: int = 2) -> subprocess.Popen[str
 
 
 def start_forked(grid: Path, results: Path, n_workers: int) -> Command:
-    """Start the sweep in a forked process that has already imported torch. Its workers import torch themselves."""
+    """Start the sweep in a forked process that has already imported torch. The workers import torch themselves."""
     command = ["sweep", str(grid), "--workers", str(n_workers), "--results", str(results)]
     return Command(command, results.with_suffix(".errors"))
 
 
-def finish(grid: Path, results: Path) -> None:
+def finish_sweep(grid: Path, results: Path) -> None:
     process = start(grid, results)
     _, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, err
@@ -65,22 +65,22 @@ def _words(path: Path) -> list[str]:
         return []
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
 
 
-def until(happened: Callable[[], object]) -> None:
+def wait_until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + SECONDS
-    while not happened():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
 def compute_here(grid: Path, results: Path) -> None:
-    """Compute the cells to do in this process, without an engine or workers."""
+    """Compute all cells to do in this process, without an engine and workers."""
     for cell in make_plan(grid_cells([str(grid)]), CellStore(results)).todo:
         outcome = work(cell, Context(results))
         assert outcome.status in ("done", "skipped"), outcome
@@ -95,42 +95,42 @@ def row_files(results: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_is_continued_and_gives_the_same_tables(tmp_path: Path) -> None:
+def test_a_killed_sweep_that_is_repeated_gives_the_same_tables(tmp_path: Path) -> None:
     grid = tiny_grid(tmp_path, backbones=("gpt2",), probe=None)
     compute_here(grid, tmp_path / "complete")
     killed = tmp_path / "killed"
     sweep = start_forked(grid, killed, 1)
-    until(lambda: len(row_files(killed)) >= 3 or sweep.code is not None)
+    wait_until(lambda: len(row_files(killed)) >= 3 or sweep.code is not None)
     pids = workers(sweep.pid)
     sweep.kill()
     assert sweep.code == -signal.SIGKILL and len(pids) == 1, sweep.errors
-    until(lambda: not any(map(alive, pids)))
+    wait_until(lambda: not any(map(is_alive, pids)))
     assert 0 < len(make_plan(grid_cells([str(grid)]), CellStore(killed)).todo) < len(row_files(tmp_path / "complete"))
     compute_here(grid, killed)
     assert value_tables(killed) == value_tables(tmp_path / "complete")
 
 
-# Slow: six processes, each of which imports torch.
+# Slow, because six processes import torch.
 @pytest.mark.slow
 def test_a_sweep_whose_workers_and_parent_are_killed_gives_the_same_tables(tmp_path: Path) -> None:
     grid = tiny_grid(tmp_path, backbones=("gpt2",))
     compute_here(grid, tmp_path / "complete")
     killed = tmp_path / "killed"
     sweep = start(grid, killed)
-    until(lambda: len(row_files(killed)) >= 3)
+    wait_until(lambda: len(row_files(killed)) >= 3)
     os.kill(workers(sweep.pid)[0], signal.SIGKILL)
     before = len(row_files(killed))
-    until(lambda: sweep.poll() is not None or len(row_files(killed)) >= before + 2)  # the other worker continues
+    wait_until(lambda: sweep.poll() is not None or len(row_files(killed)) >= before + 2)  # the other worker continues
     pids = workers(sweep.pid)
     sweep.kill()
     sweep.communicate(timeout=SECONDS)
-    until(lambda: not any(map(alive, pids)))
-    finish(grid, killed)
+    wait_until(lambda: not any(map(is_alive, pids)))
+    finish_sweep(grid, killed)
     assert value_tables(killed) == value_tables(tmp_path / "complete")
     assert {cell.hash for cell in make_plan(grid_cells([str(grid)]), CellStore(killed)).todo} == set()
 
 
-# Two workers are slow: one more process that imports torch.
+# The test with two workers is slow, because one more process imports torch.
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_ctrl_c_writes_checkpoints_and_counts_the_open_cells(tmp_path: Path, number: int) -> None:
@@ -138,17 +138,17 @@ def test_ctrl_c_writes_checkpoints_and_counts_the_open_cells(tmp_path: Path, num
     sweep = start_forked(grid, tmp_path / "results", number)
     checkpoints = tmp_path / "results" / "runs"
     try:
-        until(lambda: _have_checkpoints(checkpoints) == number or sweep.code is not None)
+        wait_until(lambda: _have_checkpoints(checkpoints) == number or sweep.code is not None)
         pids = workers(sweep.pid)
         assert len(pids) == number, sweep.errors
         for pid in pids:  # a terminal sends SIGINT to all processes
             os.kill(pid, signal.SIGINT)
         code = sweep.interrupt(within=SECONDS)
     finally:
-        sweep.kill()  # its workers end with it
+        sweep.kill()  # workers end with their sweep
     assert code == 130, sweep.errors
     assert "2" in sweep.errors.splitlines()[-1]
-    assert not any(map(alive, pids))
+    assert not any(map(is_alive, pids))
     assert _have_checkpoints(checkpoints) == len(list(checkpoints.iterdir())) == number
     assert not row_files(tmp_path / "results"), "an interrupted cell has no row"
 
@@ -157,7 +157,7 @@ def _have_checkpoints(runs: Path) -> int:
     return sum(any(run.glob("checkpoints/step-*.safetensors")) for run in runs.glob("*"))
 
 
-# Ctrl-C is in the slow tests, since both signals have one handler.
+# Ctrl-C is in the slow tests, since both signals have the same handler.
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_signal_during_the_import_of_torch_ends_the_sweep_without_a_traceback(
@@ -165,7 +165,7 @@ def test_a_signal_during_the_import_of_torch_ends_the_sweep_without_a_traceback(
 ) -> None:
     """An exception during this import would abort the process."""
     sweep = start(grid, tmp_path / "results")
-    until(lambda: "libtorch" in Path(f"/proc/{sweep.pid}/maps").read_text())
+    wait_until(lambda: "libtorch" in Path(f"/proc/{sweep.pid}/maps").read_text())
     sweep.send_signal(number)
     _, err = sweep.communicate(timeout=SECONDS)
     assert sweep.returncode == 130
@@ -174,11 +174,11 @@ def test_a_signal_during_the_import_of_torch_ends_the_sweep_without_a_traceback(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0])
-def test_ten_kills_at_random_moments(tmp_path: Path, seed: int) -> None:
+def test_a_sweep_with_ten_kills_at_random_moments_gives_the_same_tables(tmp_path: Path, seed: int) -> None:
     """Five workers and five parents are killed in random order."""
     grid = tiny_grid(tmp_path, steps=200)
     start_time = time.monotonic()
-    finish(grid, tmp_path / "complete")
+    finish_sweep(grid, tmp_path / "complete")
     duration, generator = time.monotonic() - start_time, random.Random(seed)
     victims = ["worker", "parent"] * 5
     generator.shuffle(victims)
@@ -199,9 +199,9 @@ def test_ten_kills_at_random_moments(tmp_path: Path, seed: int) -> None:
             os.kill(victim, signal.SIGKILL)
             if victim == sweep.pid:
                 sweep.communicate(timeout=SECONDS)
-                until(lambda pids=pids: not any(map(alive, pids)))
+                wait_until(lambda pids=pids: not any(map(is_alive, pids)))
                 sweep = None
         if sweep is not None:
             sweep.communicate(timeout=SECONDS)
-        finish(grid, results)
+        finish_sweep(grid, results)
         assert value_tables(results) == value_tables(tmp_path / "complete")

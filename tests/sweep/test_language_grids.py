@@ -1,4 +1,4 @@
-"""Grid cards of language models: their commands can be typed and agree with the text of the papers."""
+"""Grid cards of language models: the command line accepts their commands, and they agree with the papers."""
 
 import json
 import re
@@ -50,7 +50,7 @@ def grid_file(folder: Path, **changes: object) -> str:
 
 
 def parse_options(line: str) -> dict[str, object]:
-    """The options that the command line reads from one command of a grid."""
+    """The options that the command line parses from a command of a grid."""
     program, group, command, *rest = shlex.split(line)
     assert (program, group, command) == ("iclbench", "lm", "eval")
     parser = command_parser("lm eval")
@@ -76,12 +76,12 @@ def test_figure_3_has_every_subject_of_mmlu_once_in_four_classes() -> None:
     tasks = grid_tasks("deep-thinking-3")
     assert len({task.family for task in tasks}) == 4
     assert {task.name for task in tasks} == {task.name for task in grid_tasks("deep-thinking-table-3")} - {
-        task.name for task in tasks_of_bbh()
+        task.name for task in bbh_tasks()
     }
     assert len(tasks) == 57
 
 
-def tasks_of_bbh() -> list:
+def bbh_tasks() -> list:
     return [task for task in grid_tasks("deep-thinking-table-3") if task.card.reader == "bbh"]
 
 
@@ -99,7 +99,7 @@ def test_the_command_line_accepts_every_command_of_a_shipped_grid(grid: str) -> 
         assert options["tasks"] == [",".join(card.tasks)]
 
 
-def test_an_empty_list_of_shots_selects_those_of_the_cards() -> None:
+def test_with_an_empty_list_of_shots_those_of_the_task_cards_are_used() -> None:
     (line,) = list(commands("deep-thinking-5-seeds"))
     assert parse(str(parse_options(line)["shots"]), "") == [load_language_card("sst2")[1].shots] == [8]
     assert parse_options(next(commands("deep-thinking-table-2")))["shots"] is None
@@ -268,7 +268,7 @@ def test_a_failed_load_of_a_model_is_not_repeated_for_other_tasks(
     assert calls == ["owner/missing-model"]
 
 
-def test_a_worker_computes_all_tasks_of_one_model_and_reloads_it_if_memory_was_too_small(
+def test_a_worker_computes_all_tasks_of_one_model_and_retries_a_model_that_did_not_fit_into_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(name: str, **_: object) -> None:

@@ -1,4 +1,4 @@
-"""The pool of worker processes, and its calls after killed workers, errors and interruptions."""
+"""The pool of worker processes: calls, killed workers, errors and interruptions."""
 
 import os
 import signal
@@ -24,14 +24,14 @@ def pool() -> Iterator[LocalPool]:
     pool.stop(grace=0.0)
 
 
-def until(happened: Callable[[], object]) -> None:
+def wait_until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + SECONDS
-    while not happened():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Whether a process exists and is not a zombie."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
@@ -39,7 +39,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_calls_run_in_parallel_and_each_slot_has_its_set_up(pool: LocalPool, tmp_path: Path) -> None:
+def test_calls_run_in_parallel_and_each_slot_is_set_up_with_its_arguments(pool: LocalPool, tmp_path: Path) -> None:
     futures = [pool.submit(calls.meet, tmp_path, *pair) for pair in (("a", "b"), ("b", "a"))]
     assert [future.result(SECONDS) for future in futures] == ["a", "b"], "a call returns only if the other one runs"
     squares = [pool.submit(calls.square, x) for x in range(20)]
@@ -49,7 +49,7 @@ def test_calls_run_in_parallel_and_each_slot_has_its_set_up(pool: LocalPool, tmp
 
 def test_a_killed_worker_fails_only_its_call_and_the_slot_continues(pool: LocalPool, tmp_path: Path) -> None:
     other = pool.submit(calls.meet, tmp_path, "other", "second")
-    until((tmp_path / "other").exists)
+    wait_until((tmp_path / "other").exists)
     killed = pool.submit(calls.die, signal.SIGKILL)
     with refused("worker-died", 9, "SIGKILL", exit_code=1):
         killed.result(SECONDS)
@@ -63,14 +63,14 @@ def test_a_killed_worker_fails_only_its_call_and_the_slot_continues(pool: LocalP
 def test_an_idle_worker_that_is_killed_is_replaced_or_fails_one_call(pool: LocalPool) -> None:
     worker = pool.submit(calls.pid).result(SECONDS)
     os.kill(worker, signal.SIGKILL)
-    until(lambda: not alive(worker))
+    wait_until(lambda: not is_alive(worker))
     futures = [pool.submit(calls.square, x) for x in range(4)]
     failed = [future for future in futures if isinstance(future.exception(SECONDS), WorkerDiedError)]
     assert len(failed) <= 1
     assert all(future.result() == x * x for x, future in enumerate(futures) if future not in failed)
 
 
-def test_an_error_of_a_call_is_one_line_and_the_worker_continues() -> None:
+def test_an_error_in_a_call_is_one_line_and_the_worker_continues() -> None:
     pool = LocalPool([()], calls.set_up)
     try:
         worker = pool.submit(calls.pid).result(SECONDS)
@@ -81,10 +81,10 @@ def test_an_error_of_a_call_is_one_line_and_the_worker_continues() -> None:
         assert pool.submit(calls.pid).result(SECONDS) == worker
     finally:
         pool.shutdown()
-    assert not alive(worker), "shutdown waits for the end of workers"
+    assert not is_alive(worker), "shutdown waits for the end of workers"
 
 
-def test_a_worker_that_cannot_be_set_up_raises_an_error_of_its_own_class() -> None:
+def test_a_worker_that_cannot_be_set_up_raises_a_start_error() -> None:
     pool = LocalPool([()], calls.refuse)
     try:
         with refused("worker-died", "RuntimeError", exit_code=1) as error:
@@ -98,12 +98,12 @@ def test_stop_waits_for_checkpoints_and_cancels_other_calls(tmp_path: Path) -> N
     pool = LocalPool([()], calls.set_up)
     pool.submit(calls.stop_slowly, tmp_path / "began", tmp_path / "checkpoint")
     waiting = pool.submit(calls.square, 1)
-    until((tmp_path / "began").exists)
-    until((tmp_path / "began").read_text)
+    wait_until((tmp_path / "began").exists)
+    wait_until((tmp_path / "began").read_text)
     worker = int((tmp_path / "began").read_text())
     pool.stop(grace=SECONDS)
     assert (tmp_path / "checkpoint").read_text() == "checkpoint"
-    assert not alive(worker)
+    assert not is_alive(worker)
     with pytest.raises(CancelledError):
         waiting.result(SECONDS)
 
@@ -111,17 +111,17 @@ def test_stop_waits_for_checkpoints_and_cancels_other_calls(tmp_path: Path) -> N
 def test_a_worker_that_does_not_stop_is_killed(tmp_path: Path) -> None:
     pool = LocalPool([()], calls.set_up)
     future = pool.submit(calls.never_stop, tmp_path / "began")
-    until((tmp_path / "began").exists)
-    until((tmp_path / "began").read_text)
+    wait_until((tmp_path / "began").exists)
+    wait_until((tmp_path / "began").read_text)
     worker = int((tmp_path / "began").read_text())
     pool.stop(grace=0.3)
-    assert not alive(worker)
+    assert not is_alive(worker)
     assert isinstance(future.exception(SECONDS), WorkerDiedError)
 
 
 def test_workers_ignore_the_ctrl_c_of_the_terminal(pool: LocalPool, tmp_path: Path) -> None:
     future = pool.submit(calls.sleep, 0.5)
-    until(lambda: pool.processes)
+    wait_until(lambda: pool.processes)
     for _ in range(5):  # also while the worker starts
         for worker in pool.processes:
             os.kill(worker, signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Evaluations that lack a metric of the current code are recomputed, both single and packed ones."""
+"""Evaluations that lack a metric of the current code are recomputed, whether they are packed or not."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -86,7 +86,7 @@ def test_a_new_metric_requires_new_evaluations_but_no_training(
 def test_a_new_metric_requires_new_evaluations_of_packed_runs(
     has_column: bool, finished_sweep: tuple[Path, list[GridCell]], add_metric: Callable[[], None], tmp_path: Path
 ) -> None:
-    """The metrics of a packed cell are in the column `metrics`, or only in the rows of its values."""
+    """The metrics of a packed cell are in the column `metrics` or, without this column, in the rows of its values."""
     results, cells = finished_sweep
     clean = tmp_path / "clean"
     clean.mkdir()
@@ -130,7 +130,7 @@ def test_an_evaluation_without_the_metric_is_recomputed_once(
 def test_a_declared_metric_without_scores_does_not_repeat_evaluations(
     finished_sweep: tuple[Path, list[GridCell]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plug-in class may compute fewer scores than it declares."""
+    """A class of predictions from a plug-in may compute fewer scores than it declares."""
     results, cells = finished_sweep
     monkeypatch.setattr(Point, "metrics", (*Point.metrics, NEW_METRIC))
     assert compute_all(cells, results) == EVALUATIONS
@@ -161,7 +161,7 @@ def test_predictions_have_exactly_the_metrics_that_they_declare(head: str) -> No
 
 @pytest.mark.parametrize("group", ["linear-small", "gp-mixture-small", "bursty-small", "point-process-grid"])
 def test_packed_evaluations_have_all_metrics(group: str) -> None:
-    """If a change adds a metric, the packed cells must be recomputed."""
+    """After a change that adds a metric, the packed cells must be recomputed."""
     columns = ["run", "evaluator", "prompt_set", "metric", "status"]
     rows = tables.read_columns("values", PACKED / f"{group}.values.parquet", columns)
     rows = rows[rows["status"].eq("ok") & rows["evaluator"].isin(["next", "targets"])]

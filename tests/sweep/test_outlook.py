@@ -1,4 +1,4 @@
-"""A dry run does not count cells that were computed without a sweep or will be refused."""
+"""Dry runs: cells that were computed without a sweep or will be refused, unmeasured steps, and missing data."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def run_command(*command: object, results: Path) -> None:
     assert main([*map(str, command), "--results", str(results), "--device", "cpu"]) == 0
 
 
-def outlook(grid: Path, results: Path) -> Outlook:
+def compute_outlook(grid: Path, results: Path) -> Outlook:
     return outlook_of(make_plan(grid_cells([str(grid)]), CellStore(results)), Context(results))
 
 
@@ -43,20 +43,20 @@ def dry_run(grid: Path, results: Path, capsys: pytest.CaptureFixture[str], *opti
 
 
 @pytest.mark.slow
-def test_cells_computed_without_a_sweep_are_done(
+def test_cells_that_were_computed_without_a_sweep_are_done(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = tmp_path / "results"
     run_command("train", tmp_path / "tiny-linear.toml", "gpt2", "-p", "smoke", results=results)
-    assert outlook(grid, results).existing == {"train": 1}
+    assert compute_outlook(grid, results).existing == {"train": 1}
     run_command("eval", RUN, results=results)
-    assert outlook(grid, results).existing == {"train": 1, "evaluate": 5}  # the run, and four baselines
-    kinds = Counter(cell.kind for cell in outlook(grid, results).plan.todo if cell.task == "tiny-linear")
+    assert compute_outlook(grid, results).existing == {"train": 1, "evaluate": 5}  # the run and four baselines
+    kinds = Counter(cell.kind for cell in compute_outlook(grid, results).plan.todo if cell.task == "tiny-linear")
     assert kinds == {"evaluate": 1}, "the summary"
     assert "(1 train 5 evaluate)" in dry_run(grid, results, capsys)
     # An evaluation without its errors is not done.
     next((results / "tables").rglob(f"{RUN}.errors.parquet")).unlink()
-    assert outlook(grid, results).existing == {"train": 1, "evaluate": 4}
+    assert compute_outlook(grid, results).existing == {"train": 1, "evaluate": 4}
 
 
 def test_a_run_that_will_be_refused_is_reported_and_takes_no_time(
@@ -75,7 +75,7 @@ def test_a_run_that_will_be_refused_is_reported_and_takes_no_time(
 
 
 @pytest.fixture
-def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not measure training steps, which takes seconds."""
 
     def refuse(*arguments: object, **options: object) -> None:
@@ -87,7 +87,7 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_parameters_are_counted_if_steps_are_not_measured(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the time for measurements is used up, disk space and parameters still cover all training runs."""
+    """If the time for measurements is used up, disk space and parameters still include all training runs."""
     measured = json.loads(dry_run(grid, tmp_path / "results", capsys, "--json"))["tasks"][0]
     monkeypatch.setattr("iclbench.sweep.estimate.MEASUREMENT_SECONDS", -1.0)
     unmeasured = json.loads(dry_run(grid, tmp_path / "results", capsys, "--json"))["tasks"][0]
@@ -95,7 +95,7 @@ def test_parameters_are_counted_if_steps_are_not_measured(
     assert unmeasured["parameters"] == measured["parameters"] and unmeasured["bytes"] == measured["bytes"] > 0
 
 
-def test_a_dry_run_names_the_device_of_its_speeds(
+def test_a_dry_run_names_the_device_of_its_measurements(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     total = json.loads(dry_run(grid, tmp_path / "results", capsys, "--json"))["total"]
@@ -104,7 +104,7 @@ def test_a_dry_run_names_the_device_of_its_speeds(
     assert "cpu" in line
 
 
-@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.usefixtures("without_measurements")
 def test_a_dry_run_names_missing_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grid = tiny_grid(tmp_path, backbones=("cnp",), probe=None, evaluate={}, tasks=["bursty", "bursty-omniglot"])
     out = dry_run(grid, tmp_path / "results", capsys)
@@ -118,7 +118,7 @@ SHIPPED = [name for name in card_names("grids") if not is_language_grid(name)]
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.usefixtures("without_measurements")
 @pytest.mark.parametrize(
     "grid", [name if name == "coqe-table-2" else pytest.param(name, marks=pytest.mark.slow) for name in SHIPPED]
 )

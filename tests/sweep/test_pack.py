@@ -1,4 +1,4 @@
-"""Packed results: a few files replace those of a swept grid, and a report on them is the same."""
+"""Packed results: a few files replace those of a swept grid and give the same report."""
 
 import itertools
 import json
@@ -43,7 +43,7 @@ FAILED = "tiny-linear-cnp-broken-smoke-s0"
 
 
 def sweep(cells: list[GridCell], results: Path) -> None:
-    """Compute the cells to do; cells that are not applicable get the row that an engine writes."""
+    """Compute the cells to do. Cells that are not applicable get a row, as an engine writes it."""
     for cell in make_plan(cells, CellStore(results)).todo:
         if cell.reason:
             CellStore(results).record(cell, Outcome("skipped", cell.reason), Context(results))
@@ -55,8 +55,11 @@ def sweep(cells: list[GridCell], results: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GridCell]]:
-    """Results and cells of curves of two seeds, classes with tests, an inapplicable pair, a failed run and a branch."""
+def swept_grid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GridCell]]:
+    """The results folder and the cells of a grid.
+
+    It has curves of two seeds, classes with tests, an inapplicable pair, a failed run and a branch.
+    """
     folder = tmp_path_factory.mktemp("swept")
     linear, classes = folder / "tiny-linear.toml", folder / "tiny-classes.toml"
     linear.write_text(
@@ -103,9 +106,9 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GridCell
 
 
 @pytest.fixture(scope="module")
-def packed(swept: tuple[Path, list[GridCell]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packed_results(swept_grid: tuple[Path, list[GridCell]], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A results folder with only packed files, like that of a clean checkout."""
-    results, cells = swept
+    results, cells = swept_grid
     clean = tmp_path_factory.mktemp("packed") / "clean"
     pack(cells, CellStore(results), results / "reference")
     clean.mkdir()
@@ -114,26 +117,28 @@ def packed(swept: tuple[Path, list[GridCell]], tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture
-def clean(packed: Path, tmp_path: Path) -> Path:
+def packed_copy(packed_results: Path, tmp_path: Path) -> Path:
     """A copy of the packed files that may be changed."""
-    return Path(shutil.copytree(packed, tmp_path / "clean"))
+    return Path(shutil.copytree(packed_results, tmp_path / "clean"))
 
 
 def cells_to_do(cells: list[GridCell], results: Path) -> set[tuple[str, str, str]]:
     return {(cell.group, cell.kind, cell.run) for cell in make_plan(cells, CellStore(results)).todo}
 
 
-def test_a_clean_checkout_has_every_cell_done(swept: tuple[Path, list[GridCell]], packed: Path) -> None:
-    results, cells = swept
-    store, before = CellStore(packed), CellStore(results)
+def test_with_only_packed_files_all_cells_have_the_same_states(
+    swept_grid: tuple[Path, list[GridCell]], packed_results: Path
+) -> None:
+    results, cells = swept_grid
+    store, before = CellStore(packed_results), CellStore(results)
     states = {cell.hash: before.state(cell) for cell in cells}
     assert set(states.values()) == {"done", "failed", "skipped"}
-    names = sorted(path.name for path in (packed / "reference").iterdir())
+    names = sorted(path.name for path in (packed_results / "reference").iterdir())
     kinds = ("cells", "costs", "errors", "values")
     parquet = [f"tiny-{task}-smoke.{kind}.parquet" for task in ("classes", "linear") for kind in kinds]
     assert names == [*parquet, *(f"tiny-linear-smoke.weights.safetensors{end}" for end in ("", ".sha256"))]
     assert {cell.hash: store.state(cell) for cell in cells} == states
-    assert {run for _, _, run in cells_to_do(cells, packed)} == {FAILED, SUMMARY}, "failed cells are repeated"
+    assert {run for _, _, run in cells_to_do(cells, packed_results)} == {FAILED, SUMMARY}, "failed cells are repeated"
     for name in ("reason", "seconds", "hardware", "libraries", "threads"):
         assert store.rows[name].equals(before.rows[name])
     assert store.rows.loc[store.rows["status"].eq("skipped"), "reason"].eq("no related datasets").all()
@@ -141,38 +146,38 @@ def test_a_clean_checkout_has_every_cell_done(swept: tuple[Path, list[GridCell]]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", ["tiny-linear-gpt2-few-smoke-s0", "tiny-linear-transformer-branched-smoke-s0"])
-def test_packed_weights_are_those_that_were_evaluated(
-    run: str, swept: tuple[Path, list[GridCell]], clean: Path
+def test_packed_weights_give_the_packed_values(
+    run: str, swept_grid: tuple[Path, list[GridCell]], packed_copy: Path
 ) -> None:
-    """The packed weights give the same values without training. Branches and seed 1 are not packed."""
-    results, cells = swept
-    (archive,) = clean.glob("reference/*.weights.safetensors")
+    """The packed weights give the same values without training. Weights of branches and of seed 1 are not packed."""
+    results, cells = swept_grid
+    (archive,) = packed_copy.glob("reference/*.weights.safetensors")
     assert set(archives.entries(archive)) == {
         "tiny-linear-gpt2-few-smoke-s0",
         "tiny-linear-transformer-branched-smoke-s0",
     }
     (cell,) = [cell for cell in cells if cell.run == run and cell.kind == "evaluate"]
-    unpacked = archives.find(clean, run)
+    unpacked = archives.find(packed_copy, run)
     assert unpacked.digest == Run(results / "runs" / run).digest
     before = value_rows(CellStore(results), cell)
-    for path in (clean / "reference").glob("*.parquet"):
+    for path in (packed_copy / "reference").glob("*.parquet"):
         path.unlink()
-    assert work(replace(cell, needs=()), Context(clean)).status == "done"
-    after = value_rows(CellStore(clean), cell)
+    assert work(replace(cell, needs=()), Context(packed_copy)).status == "done"
+    after = value_rows(CellStore(packed_copy), cell)
     # A sweep also needs the training curve and costs, so it trains the run.
     (train,) = [cell for cell in cells if cell.run == run and cell.kind == "train"]
-    assert work(train, Context(clean)).status == "done"
-    assert CellStore(clean).state(train) == "done" and Run(unpacked.path).digest == unpacked.digest
+    assert work(train, Context(packed_copy)).status == "done"
+    assert CellStore(packed_copy).state(train) == "done" and Run(unpacked.path).digest == unpacked.digest
     assert list(Run(unpacked.path).branch_digests.values()) == list(Run(results / "runs" / run).branch_digests.values())
     pd.testing.assert_frame_equal(after, before[before["axis"].ne("branch").fillna(True)].reset_index(drop=True))
 
 
 @pytest.mark.slow
 def test_scores_of_finished_contestants_are_packed_before_the_summary_is_done(
-    swept: tuple[Path, list[GridCell]], tmp_path: Path
+    swept_grid: tuple[Path, list[GridCell]], tmp_path: Path
 ) -> None:
-    """The same scores are packed again if only the packed files exist."""
-    before, cells = swept
+    """Packing from only the packed files gives the same scores."""
+    before, cells = swept_grid
     results = Path(shutil.copytree(before, tmp_path / "results", ignore=shutil.ignore_patterns("reference")))
     missing_run = "tiny-linear-gpt2-few-smoke-s1"
     for path in results.glob(f"cells/*/{missing_run}.evaluate-*"):
@@ -201,33 +206,33 @@ def test_scores_of_finished_contestants_are_packed_before_the_summary_is_done(
 
 
 @pytest.mark.slow
-def test_packed_weights_are_retained_and_without_their_archive_runs_are_to_do(
-    swept: tuple[Path, list[GridCell]], clean: Path, caplog: pytest.LogCaptureFixture
+def test_packed_weights_are_kept_by_repeated_packing_and_without_their_archive_runs_are_to_do(
+    swept_grid: tuple[Path, list[GridCell]], packed_copy: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _, cells = swept
-    (archive,) = clean.glob("reference/*.weights.safetensors")
+    _, cells = swept_grid
+    (archive,) = packed_copy.glob("reference/*.weights.safetensors")
     before = archive.read_bytes()
-    assert archive in pack(cells, CellStore(clean), clean / "reference")
+    assert archive in pack(cells, CellStore(packed_copy), packed_copy / "reference")
     assert archive.read_bytes() == before
     damaged = bytearray(before)
     damaged[-1] ^= 1
     archive.write_bytes(damaged)
     with pytest.raises(UsageError) as error:
-        pack(cells, CellStore(clean), clean / "reference")
+        pack(cells, CellStore(packed_copy), packed_copy / "reference")
     assert archive.name in str(error.value)
     archive.unlink()
     run = "tiny-linear-gpt2-few-smoke-s0"
-    assert ("tiny-linear-smoke", "train", run) in cells_to_do(cells, clean)
-    pack(cells, CellStore(clean), clean / "reference", replace=True)
+    assert ("tiny-linear-smoke", "train", run) in cells_to_do(cells, packed_copy)
+    pack(cells, CellStore(packed_copy), packed_copy / "reference", replace=True)
     assert not archive.exists()
 
 
 @pytest.mark.slow
 def test_a_run_with_nan_predictions_is_a_failed_cell_in_packed_results_and_in_the_report(
-    swept: tuple[Path, list[GridCell]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    swept_grid: tuple[Path, list[GridCell]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One context size suffices, and the other seed does not replace the mean over seeds."""
-    before, cells = swept
+    """A single context size with NaN suffices, and the other seed does not take the place of the mean over seeds."""
+    before, cells = swept_grid
     results = Path(shutil.copytree(before, tmp_path / "results"))
     broken = "tiny-linear-gpt2-few-smoke-s0"
     (evaluation,) = [cell for cell in cells if cell.run == broken and cell.kind == "evaluate"]
@@ -276,13 +281,13 @@ def test_a_run_with_nan_predictions_is_a_failed_cell_in_packed_results_and_in_th
     ],
 )
 def test_after_a_file_is_deleted_exactly_its_cells_are_to_do(
-    swept: tuple[Path, list[GridCell]], clean: Path, name: str, is_affected: Callable[[GridCell], bool]
+    swept_grid: tuple[Path, list[GridCell]], packed_copy: Path, name: str, is_affected: Callable[[GridCell], bool]
 ) -> None:
-    """Summaries, runs whose weights are needed, and failed cells are computed as well."""
-    cells = swept[1]
-    before = make_plan(cells, CellStore(clean))
-    (clean / "reference" / name).unlink()
-    after = make_plan(cells, CellStore(clean))
+    """Its summary, runs whose weights are needed, and failed cells are also to do."""
+    cells = swept_grid[1]
+    before = make_plan(cells, CellStore(packed_copy))
+    (packed_copy / "reference" / name).unlink()
+    after = make_plan(cells, CellStore(packed_copy))
     group = name.split(".")[0]
     lost = {c.hash for c in cells if c.group == group and before.states[c.hash] == "done" and is_affected(c)}
     changed = {c.hash for c in cells if before.states[c.hash] != after.states[c.hash]}
@@ -294,42 +299,49 @@ def test_after_a_file_is_deleted_exactly_its_cells_are_to_do(
 
 
 @pytest.mark.slow
-def test_a_summary_of_packed_rows_equals_that_of_the_sweep(swept: tuple[Path, list[GridCell]], clean: Path) -> None:
-    """Scores compare all contestants, those with packed rows and those with single files."""
-    for cell in (cell for cell in swept[1] if cell.run == SUMMARY):
-        assert work(cell, Context(clean)).status == "done"
-        new_rows, swept_rows = (value_rows(CellStore(results), cell) for results in (clean, swept[0]))
+def test_a_summary_from_packed_rows_equals_that_of_the_sweep(
+    swept_grid: tuple[Path, list[GridCell]], packed_copy: Path
+) -> None:
+    """Scores compare all contestants, whether their rows are in packed or in single files."""
+    for cell in (cell for cell in swept_grid[1] if cell.run == SUMMARY):
+        assert work(cell, Context(packed_copy)).status == "done"
+        new_rows, swept_rows = (value_rows(CellStore(results), cell) for results in (packed_copy, swept_grid[0]))
         assert len(new_rows) and new_rows["metric"].eq("score").any()
         pd.testing.assert_frame_equal(new_rows, swept_rows)
-        assert any(not tables.is_packed(path, clean) for path in CellStore(clean).files(cell)), "the summary is new"
+        assert any(not tables.is_packed(path, packed_copy) for path in CellStore(packed_copy).files(cell)), (
+            "the summary is new"
+        )
 
 
-def test_packed_values_and_costs_are_complete_to_the_last_digit(
-    swept: tuple[Path, list[GridCell]], packed: Path
+def test_packed_values_and_costs_are_complete_and_exact(
+    swept_grid: tuple[Path, list[GridCell]], packed_results: Path
 ) -> None:
-    results = swept[0]
+    results = swept_grid[0]
     for table in ("values", "costs"):
         keys = tables.key_columns(table)
-        rows = tables.read_all(table, packed).sort_values(keys, ignore_index=True)
+        rows = tables.read_all(table, packed_results).sort_values(keys, ignore_index=True)
         single = [tables.read_all(table, results / folder) for folder in ("runs", "tables")]
         expected = pd.concat(single).drop_duplicates(keys)
         expected = expected[expected["run"] != FAILED].sort_values(keys, ignore_index=True)
         pd.testing.assert_frame_equal(rows, expected, check_exact=True)
 
 
-def test_rows_of_a_branch_are_packed_with_those_of_the_evaluation(packed: Path) -> None:
-    rows = tables.read_all("values", packed)
+def test_rows_of_a_branch_are_packed_as_rows_of_the_evaluation(packed_results: Path) -> None:
+    rows = tables.read_all("values", packed_results)
     branch = rows[rows["axis"].eq("branch").fillna(False).astype(bool)]
     assert set(branch["contestant"]) == {"transformer"} and set(branch["axis_value"]) == {6.0}
     assert {"auc", "squared_error"} <= set(branch["metric"]) and set(_cell_kinds(branch)) == {"evaluate"}
 
 
 @pytest.mark.slow
-def test_packed_errors_are_mean_heights_of_curves_and_compared_metrics(
-    swept: tuple[Path, list[GridCell]], packed: Path
+def test_packed_errors_are_mean_heights_of_curves_and_the_metrics_of_tests(
+    swept_grid: tuple[Path, list[GridCell]], packed_results: Path
 ) -> None:
-    results = swept[0]
-    packed_errors, full_errors = tables.read_all("errors", packed), tables.read_all("errors", results / "tables")
+    results = swept_grid[0]
+    packed_errors, full_errors = (
+        tables.read_all("errors", packed_results),
+        tables.read_all("errors", results / "tables"),
+    )
     values = tables.read_all("values", results)
     curves = packed_errors[packed_errors["n_related"].isna()]
     assert curves["n_context"].isna().all()
@@ -358,7 +370,7 @@ def test_packed_errors_are_mean_heights_of_curves_and_compared_metrics(
         ("squared_error", {"log_likelihood", "squared_error"}),
     ],
 )
-def test_errors_that_scores_of_targets_need_are_selected_also_before_scores_exist(
+def test_the_errors_that_scores_of_targets_need_are_selected_even_without_scores(
     score_metric: str | None, selected: set[str]
 ) -> None:
     row = {
@@ -399,12 +411,14 @@ def test_errors_that_scores_of_targets_need_are_selected_also_before_scores_exis
 
 
 @pytest.mark.slow
-def test_a_report_on_packed_files_is_the_same(swept: tuple[Path, list[GridCell]], packed: Path) -> None:
-    full, from_packs = data.load_results(swept[0]), data.load_results(packed)
+def test_a_report_on_packed_files_equals_that_on_single_files(
+    swept_grid: tuple[Path, list[GridCell]], packed_results: Path
+) -> None:
+    full, from_packs = data.load_results(swept_grid[0]), data.load_results(packed_results)
     pair_count = 0
     for a, b in zip(full.slices, from_packs.slices, strict=True):
         assert a.id == b.id
-        for before, after in zip(boards(a), boards(b), strict=True):
+        for before, after in zip(leaderboards(a), leaderboards(b), strict=True):
             pd.testing.assert_frame_equal(after, before, rtol=1e-12, atol=1e-14, check_exact=False)
             if "behind" in before:
                 pair_count += int(before["behind"].notna().sum())
@@ -418,85 +432,89 @@ def test_a_report_on_packed_files_is_the_same(swept: tuple[Path, list[GridCell]]
                 assert vars(difference) == pytest.approx(vars(expected), rel=1e-12, abs=1e-14)
 
 
-def boards(task: data.Slice) -> list[pd.DataFrame]:
+def leaderboards(task: data.Slice) -> list[pd.DataFrame]:
     section = leaderboard.section(task)
     return [block.frame for block in section.blocks if isinstance(block, Table)] if section else []
 
 
 @pytest.mark.slow
 def test_rows_in_single_and_packed_files_are_counted_once(
-    swept: tuple[Path, list[GridCell]], packed: Path, tmp_path: Path
+    swept_grid: tuple[Path, list[GridCell]], packed_results: Path, tmp_path: Path
 ) -> None:
-    results = swept[0]
+    results = swept_grid[0]
     combined = Path(shutil.copytree(results / "tables", tmp_path / "combined" / "tables")).parent
-    shutil.copytree(packed / "reference", combined / "reference")
+    shutil.copytree(packed_results / "reference", combined / "reference")
     shutil.copytree(results / "runs", combined / "runs", ignore=shutil.ignore_patterns("*.safetensors"))
     assert len(tables.read_all("values", combined)) == len(tables.read_all("values", results))
     data.load_results(combined)
 
 
 @pytest.mark.slow
-def test_packing_again_gives_the_same_bytes_also_from_packed_files(
-    swept: tuple[Path, list[GridCell]], packed: Path, clean: Path, tmp_path: Path
+def test_repeated_packing_gives_the_same_bytes_even_from_packed_files(
+    swept_grid: tuple[Path, list[GridCell]], packed_results: Path, packed_copy: Path, tmp_path: Path
 ) -> None:
-    results, cells = swept
-    expected = {path.name: path.read_bytes() for path in (packed / "reference").iterdir()}
+    results, cells = swept_grid
+    expected = {path.name: path.read_bytes() for path in (packed_results / "reference").iterdir()}
     pack(list(reversed(cells)), CellStore(results), results / "reference")
     (results / "reference").rename(tmp_path / "again")
-    pack(cells, CellStore(clean), clean / "reference")
-    for folder in (tmp_path / "again", clean / "reference"):
+    pack(cells, CellStore(packed_copy), packed_copy / "reference")
+    for folder in (tmp_path / "again", packed_copy / "reference"):
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == expected
 
 
 @pytest.mark.slow
-def test_cells_that_are_not_in_the_grid_are_not_packed(swept: tuple[Path, list[GridCell]], clean: Path) -> None:
-    fewer = [cell for cell in swept[1] if cell.kind != "cost" and cell.seed != 1 and cell.run != SUMMARY]
-    pack(fewer, CellStore(clean), clean / "fewer")
-    shutil.rmtree(clean / "reference")
+def test_cells_that_are_not_in_the_grid_are_not_packed(
+    swept_grid: tuple[Path, list[GridCell]], packed_copy: Path
+) -> None:
+    fewer = [cell for cell in swept_grid[1] if cell.kind != "cost" and cell.seed != 1 and cell.run != SUMMARY]
+    pack(fewer, CellStore(packed_copy), packed_copy / "fewer")
+    shutil.rmtree(packed_copy / "reference")
     for table in ("values", "costs", "errors", "cells"):
-        assert not tables.read_all(table, clean)["run"].str.endswith("-s1").any(), table
-    assert {run for _, _, run in cells_to_do(fewer, clean)} == {FAILED}
+        assert not tables.read_all(table, packed_copy)["run"].str.endswith("-s1").any(), table
+    assert {run for _, _, run in cells_to_do(fewer, packed_copy)} == {FAILED}
 
 
-def test_packing_fewer_cells_does_not_remove_finished_ones(swept: tuple[Path, list[GridCell]], clean: Path) -> None:
-    before = {path.name: path.read_bytes() for path in (clean / "reference").iterdir()}
-    with refused("exists", clean / "reference", "--replace"):
-        pack([cell for cell in swept[1] if cell.seed != 1], CellStore(clean), clean / "reference")
-    assert {path.name: path.read_bytes() for path in (clean / "reference").iterdir()} == before
+def test_packing_fewer_cells_than_are_packed_is_refused(
+    swept_grid: tuple[Path, list[GridCell]], packed_copy: Path
+) -> None:
+    before = {path.name: path.read_bytes() for path in (packed_copy / "reference").iterdir()}
+    with refused("exists", packed_copy / "reference", "--replace"):
+        pack([cell for cell in swept_grid[1] if cell.seed != 1], CellStore(packed_copy), packed_copy / "reference")
+    assert {path.name: path.read_bytes() for path in (packed_copy / "reference").iterdir()} == before
 
 
 @pytest.mark.slow
 def test_replace_removes_cells_whose_code_changed_and_they_are_to_do(
-    swept: tuple[Path, list[GridCell]], clean: Path, monkeypatch: pytest.MonkeyPatch
+    swept_grid: tuple[Path, list[GridCell]], packed_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     increase_code_version(monkeypatch, ESTIMATORS, "decision-tree")
-    cells = [replace(cell) for cell in swept[1]]  # copies compute their hashes with the new code
-    new_hashes = {old.hash: new.hash for old, new in zip(swept[1], cells, strict=True)}
+    cells = [replace(cell) for cell in swept_grid[1]]  # copies compute their hashes with the new code
+    new_hashes = {old.hash: new.hash for old, new in zip(swept_grid[1], cells, strict=True)}
     cells = [replace(cell, needs=tuple(new_hashes[need] for need in cell.needs)) for cell in cells]
-    changed = {cell.hash for cell in cells} - {cell.hash for cell in swept[1]}
+    changed = {cell.hash for cell in cells} - {cell.hash for cell in swept_grid[1]}
     assert {cell.run for cell in cells if cell.hash in changed} == {"decision-tree-2", SUMMARY}
-    pack(cells, CellStore(clean), clean / "reference", replace=True)
-    assert set(tables.read_all("cells", clean)["cell"]) == {cell.hash for cell in cells} - changed
-    values = tables.read_all("values", clean)
+    pack(cells, CellStore(packed_copy), packed_copy / "reference", replace=True)
+    assert set(tables.read_all("cells", packed_copy)["cell"]) == {cell.hash for cell in cells} - changed
+    values = tables.read_all("values", packed_copy)
     assert not values["run"].eq("decision-tree-2").any() and values["run"].eq("knn-3").any()
-    assert changed <= {cell.hash for cell in make_plan(cells, CellStore(clean)).todo}
-    before = {path.name: path.read_bytes() for path in (clean / "reference").iterdir()}
-    pack(cells, CellStore(clean), clean / "reference")
-    assert {path.name: path.read_bytes() for path in (clean / "reference").iterdir()} == before
+    assert changed <= {cell.hash for cell in make_plan(cells, CellStore(packed_copy)).todo}
+    before = {path.name: path.read_bytes() for path in (packed_copy / "reference").iterdir()}
+    pack(cells, CellStore(packed_copy), packed_copy / "reference")
+    assert {path.name: path.read_bytes() for path in (packed_copy / "reference").iterdir()} == before
 
 
 @pytest.mark.slow
 def test_the_rows_of_a_cell_are_equal_in_single_and_packed_files(
-    swept: tuple[Path, list[GridCell]], packed: Path
+    swept_grid: tuple[Path, list[GridCell]], packed_results: Path
 ) -> None:
-    single_store, packed_store = CellStore(swept[0]), CellStore(packed)
+    single_store, packed_store = CellStore(swept_grid[0]), CellStore(packed_results)
     row_count = 0
-    for cell in swept[1]:
+    for cell in swept_grid[1]:
         if single_store.state(cell) == "done":
             rows = value_rows(single_store, cell)
             pd.testing.assert_frame_equal(value_rows(packed_store, cell), rows, check_exact=True)
             row_count += len(rows)
-    assert row_count == len(tables.read_all("values", packed))
+    assert row_count == len(tables.read_all("values", packed_results))
 
 
 def training_cell(results: Path, name: str) -> GridCell:
@@ -509,7 +527,7 @@ def training_cell(results: Path, name: str) -> GridCell:
     return cell
 
 
-def test_packed_weights_that_a_card_does_not_name_are_removed_only_with_replace(tmp_path: Path) -> None:
+def test_packed_weights_that_the_grid_does_not_pack_are_removed_only_with_replace(tmp_path: Path) -> None:
     cells = [training_cell(tmp_path, name) for name in ("a", "b")]
     archive = archives.archive_path(tmp_path / "mine", "linear", "smoke")
     assert archive in pack(cells, CellStore(tmp_path), tmp_path / "mine")
@@ -522,7 +540,7 @@ def test_packed_weights_that_a_card_does_not_name_are_removed_only_with_replace(
 
 
 def test_other_weights_of_equal_settings_do_not_replace_packed_ones(tmp_path: Path) -> None:
-    """The packed rows are results of the packed weights."""
+    """The packed rows belong to the packed weights."""
     cell, out = training_cell(tmp_path, "a"), tmp_path / "reference"
     (row,) = tmp_path.glob("cells/*/a.train-*")
     run = Run(tmp_path / "runs" / "a")
@@ -552,8 +570,8 @@ def test_weights_of_other_code_are_not_packed(tmp_path: Path) -> None:
     assert _weights_to_pack("a", weights_id(newer), store, lambda: {"a": packed}) == packed
 
 
-def test_packed_weights_stay_if_their_configuration_leaves_out_a_default_or_has_facts_of_data(tmp_path: Path) -> None:
-    """Otherwise a setting that is added to a backbone, with a default, would drop all packed weights."""
+def test_packed_weights_are_kept_if_their_configuration_lacks_a_default_or_has_facts_of_data(tmp_path: Path) -> None:
+    """Otherwise, adding a setting with a default to a backbone would remove all packed weights."""
     cell, store = training_cell(tmp_path, "a"), CellStore(tmp_path / "empty")
     weights = archives.of_run(Run(tmp_path / "runs" / "a"))
     assert cell.config is not None and weights is not None
@@ -582,33 +600,35 @@ def test_results_are_not_packed_into_reserved_folders_or_under_invalid_names(tmp
         pack([], CellStore(tmp_path), tmp_path / name)
 
 
-def test_packed_files_are_marked_and_name_only_existing_files(packed: Path) -> None:
-    for path in (packed / "reference").glob("*.parquet"):
+def test_packed_files_are_marked_as_packed_and_name_only_existing_files(packed_results: Path) -> None:
+    for path in (packed_results / "reference").glob("*.parquet"):
         assert tables.metadata(path)["packed"] == path.name.split(".")[0]
-    cell_files = tables.read_all("cells", packed)["files"].dropna()
-    assert all((packed / file).is_file() for files in cell_files for file in json.loads(files))
+    cell_files = tables.read_all("cells", packed_results)["files"].dropna()
+    assert all((packed_results / file).is_file() for files in cell_files for file in json.loads(files))
 
 
 @pytest.mark.slow
-def test_scores_of_runs_of_another_task_are_not_packed(swept: tuple[Path, list[GridCell]], tmp_path: Path) -> None:
-    """The summary of the folder includes them, since they were evaluated there. No grid has them."""
-    results = Path(shutil.copytree(swept[0], tmp_path / "results"))
+def test_scores_of_runs_of_another_task_are_not_packed(swept_grid: tuple[Path, list[GridCell]], tmp_path: Path) -> None:
+    """They are in the summary of the results folder, in which they were evaluated, but not in the grid."""
+    results = Path(shutil.copytree(swept_grid[0], tmp_path / "results"))
     path = next(results.glob("tables/tiny-linear-smoke-none-*/summary/scores.values.parquet"))
     rows = tables.read("values", path)
     guest = rows[rows["kind"].eq("backbone")].head(1).assign(run="guest", contestant="gpt2@other", trained_on="other")
     tables.write("values", pd.concat([rows, guest], ignore_index=True), path, {})
-    pack(swept[1], CellStore(results), results / "reference")
+    pack(swept_grid[1], CellStore(results), results / "reference")
     packed = tables.read("values", results / "reference" / tables.packed_file_name("values", "tiny-linear", "smoke"))
     assert "score" in set(packed["metric"]) and packed["trained_on"].isna().all() and "guest" not in set(packed["run"])
 
 
 @pytest.mark.slow
-def test_packed_rows_name_the_current_card(swept: tuple[Path, list[GridCell]], packed: Path, tmp_path: Path) -> None:
-    """If the hash of a cell is unchanged, the current card gives the same rows."""
-    copied = Path(shutil.copytree(packed, tmp_path / "again"))
+def test_packed_rows_have_the_hash_of_the_current_card(
+    swept_grid: tuple[Path, list[GridCell]], packed_results: Path, tmp_path: Path
+) -> None:
+    """The rows have the current card, because cells with the same hash have the same rows with this card."""
+    copied = Path(shutil.copytree(packed_results, tmp_path / "again"))
     cells = [
         replace(cell, task_config=cell.task_config.model_copy(update={"card": "changed"}))
-        for cell in swept[1]
+        for cell in swept_grid[1]
         if cell.task == "tiny-linear"
     ]
     pack(cells, CellStore(copied), copied / "reference")
@@ -617,7 +637,7 @@ def test_packed_rows_name_the_current_card(swept: tuple[Path, list[GridCell]], p
 
 @pytest.mark.parametrize("metric", ["score", "gap", "log_likelihood_adjusted"])
 def test_rows_that_compare_contestants_belong_to_the_summary(metric: str) -> None:
-    """Every added contestant changes them."""
+    """They change with every added contestant."""
     rows = pd.DataFrame(
         {
             "metric": [metric, "log_likelihood"],

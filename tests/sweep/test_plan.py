@@ -1,5 +1,4 @@
-"""The plan: the cells of a grid that have not been computed yet, with the cells that they need, in the order of the
-grid."""
+"""The plan of a grid: cells that are not computed yet and the cells that they need, in the order of the grid."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +58,7 @@ def test_a_run_is_retrained_only_if_a_cell_needs_missing_weights(tmp_path: Path,
 
 @pytest.mark.parametrize("has_branches", [False, True])
 def test_a_run_from_an_archive_is_retrained_if_branches_are_evaluated(tmp_path: Path, has_branches: bool) -> None:
-    """An archive of weights has no branches."""
+    """Archives of weights do not contain branches."""
     settings = ["train.schedule=warmup-stable-decay", "train.branches=[0.5]"] if has_branches else []
     config = resolve_run("linear", "gpt2", "smoke", overrides=settings)
     train, evaluate = (replace(cell, config=config) for cell in (TRAIN, EVALUATE))
@@ -76,7 +75,7 @@ def test_a_run_from_an_archive_is_retrained_if_branches_are_evaluated(tmp_path: 
 def test_packed_evaluations_are_repeated_only_if_a_summary_compares_episodes(
     tmp_path: Path, task: str, is_repeated: bool
 ) -> None:
-    """Packed files have all values, but only the errors that a report needs."""
+    """Packed files contain all values, but only the errors that a report needs."""
     config = resolve_run(task, "gpt2", "smoke")
     train, evaluate, zero = (
         replace(cell, task_config=config.task, config=cell.config and config) for cell in CELLS[:3]

@@ -1,4 +1,4 @@
-"""Packed cells of baselines are used for exactly the same prompts, and computed for other prompts."""
+"""Packed cells of baselines are copied for exactly the same prompts and computed for other prompts."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> TaskConfig:
 
 
 @pytest.fixture(scope="module")
-def shipped(task: TaskConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def packed_and_computed(task: TaskConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A results folder with only packed files, and the folder in which they were computed."""
     computed, packed = (tmp_path_factory.mktemp(name) for name in ("computed", "packed"))
     cells = [GridCell("evaluate", name, name, task, "smoke", options=OPTIONS, baseline=name) for name in NAMES]
@@ -50,9 +50,9 @@ def shipped(task: TaskConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple
 
 
 @pytest.fixture
-def packed(shipped: tuple[Path, Path], tmp_path: Path) -> Path:
+def packed_copy(packed_and_computed: tuple[Path, Path], tmp_path: Path) -> Path:
     """A copy of the packed files that may be changed."""
-    for path in (shipped[0] / "reference").iterdir():
+    for path in (packed_and_computed[0] / "reference").iterdir():
         target = tmp_path / "results" / "reference" / path.name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())
@@ -71,7 +71,7 @@ def copied_baselines(results: Path, prompts: PromptSet, names: Sequence[str] = N
     return {name for name, cell in evaluate(results, prompts, names).items() if cell.pack_name == "reference"}
 
 
-def change(packed: Path, table: tables.TableName, **columns: object) -> None:
+def change_packed_table(packed: Path, table: tables.TableName, **columns: object) -> None:
     path = packed / "reference" / f"tiny-linear-smoke.{table}.parquet"
     tables.write(table, tables.read(table, path).assign(**columns), path, {})
 
@@ -92,26 +92,32 @@ def test_the_cell_of_a_baseline_without_fitting_is_copied(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("shift", ["none", "orthants"])
 def test_packed_cells_are_copied_without_computation(
-    shift: str, task: TaskConfig, shipped: tuple[Path, Path], packed: Path, monkeypatch: pytest.MonkeyPatch
+    shift: str,
+    task: TaskConfig,
+    packed_and_computed: tuple[Path, Path],
+    packed_copy: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     prompts = PromptSet(task, "smoke", shift)
     for cls in (NearestNeighbours, GreedyTree):
         monkeypatch.setattr(cls, "answer", None)
-    assert copied_baselines(packed, prompts) == set(NAMES)
+    assert copied_baselines(packed_copy, prompts) == set(NAMES)
     for name in NAMES:
-        pd.testing.assert_frame_equal(read_table(packed, prompts, name), read_table(shipped[1], prompts, name))
-    assert all(cell.cached and cell.pack_name for cell in evaluate(packed, prompts).values())
+        pd.testing.assert_frame_equal(
+            read_table(packed_copy, prompts, name), read_table(packed_and_computed[1], prompts, name)
+        )
+    assert all(cell.cached and cell.pack_name for cell in evaluate(packed_copy, prompts).values())
 
 
 @pytest.mark.parametrize("name", ["knn-3", "decision-tree-2"])
 def test_paired_differences_from_packed_errors_equal_those_from_computed_ones(
-    name: str, task: TaskConfig, shipped: tuple[Path, Path], packed: Path
+    name: str, task: TaskConfig, packed_and_computed: tuple[Path, Path], packed_copy: Path
 ) -> None:
-    """`zero` takes the place of a model, with errors at every context size."""
+    """The baseline is compared with `zero`, which has errors at every context size, as a model has."""
     prompts = PromptSet(task, "smoke")
-    evaluate(packed, prompts, [name])
-    model, differences = read_table(shipped[1], prompts, "zero", "errors"), []
-    for results in (packed, shipped[1]):
+    evaluate(packed_copy, prompts, [name])
+    model, differences = read_table(packed_and_computed[1], prompts, "zero", "errors"), []
+    for results in (packed_copy, packed_and_computed[1]):
         scores = EpisodeScores([model, read_table(results, prompts, name, "errors")], {prompts.id})
         curves = (scores.curves([run], prompts.id, "squared_error") for run in ("zero", name))
         gap = difference(*(curve for curve in curves if curve is not None))
@@ -120,7 +126,7 @@ def test_paired_differences_from_packed_errors_equal_those_from_computed_ones(
     assert differences[0] == pytest.approx(differences[1], rel=1e-5)
 
 
-def test_cells_of_other_prompts_are_computed(task: TaskConfig, packed: Path) -> None:
+def test_cells_of_other_prompts_are_computed(task: TaskConfig, packed_copy: Path) -> None:
     prompt_sets = [
         PromptSet(task, "smoke", seed=1),
         PromptSet(task, "smoke", "points-12"),
@@ -128,63 +134,63 @@ def test_cells_of_other_prompts_are_computed(task: TaskConfig, packed: Path) -> 
         PromptSet(task.model_copy(update={"parameters": task.parameters | {"dim": 4}}), "smoke"),
     ]
     for prompts in prompt_sets:
-        assert not copied_baselines(packed, prompts, ["zero"])
+        assert not copied_baselines(packed_copy, prompts, ["zero"])
 
 
-def test_a_baseline_of_the_users_card_is_computed(task: TaskConfig, packed: Path, tmp_path: Path) -> None:
+def test_a_baseline_from_a_card_of_the_user_is_computed(task: TaskConfig, packed_copy: Path, tmp_path: Path) -> None:
     card = tmp_path / "knn-3.toml"
     card.write_text(tomli_w.dumps({"estimator": "knn", "summary": "one", "settings": {"k": 1}}))
-    assert not copied_baselines(packed, PromptSet(task, "smoke"), [str(card)])
+    assert not copied_baselines(packed_copy, PromptSet(task, "smoke"), [str(card)])
 
 
-def test_cells_of_other_library_versions_are_recomputed(task: TaskConfig, packed: Path) -> None:
-    """Only the tree uses scikit-learn, and none of the baselines uses XGBoost."""
-    rows = tables.read("cells", packed / "reference" / "tiny-linear-smoke.cells.parquet")
+def test_cells_of_other_library_versions_are_recomputed(task: TaskConfig, packed_copy: Path) -> None:
+    """Only the decision tree depends on scikit-learn, and no baseline depends on XGBoost."""
+    rows = tables.read("cells", packed_copy / "reference" / "tiny-linear-smoke.cells.parquet")
     versions = json.loads(rows["libraries"].iloc[0])
-    change(packed, "cells", libraries=json.dumps(versions | {"xgboost": "0.1"}))
-    assert copied_baselines(packed, PromptSet(task, "smoke", "orthants")) == set(NAMES)
-    change(packed, "cells", libraries=json.dumps(versions | {"scikit-learn": "0.1"}))
-    assert copied_baselines(packed, PromptSet(task, "smoke")) == {"zero", "knn-3"}
+    change_packed_table(packed_copy, "cells", libraries=json.dumps(versions | {"xgboost": "0.1"}))
+    assert copied_baselines(packed_copy, PromptSet(task, "smoke", "orthants")) == set(NAMES)
+    change_packed_table(packed_copy, "cells", libraries=json.dumps(versions | {"scikit-learn": "0.1"}))
+    assert copied_baselines(packed_copy, PromptSet(task, "smoke")) == {"zero", "knn-3"}
 
 
-def test_cells_of_other_code_are_recomputed(task: TaskConfig, packed: Path) -> None:
-    change(packed, "cells", cell=[f"{i:016x}" for i in range(len(NAMES))])  # hashes of other code
-    assert not copied_baselines(packed, PromptSet(task, "smoke"))
+def test_cells_of_other_code_are_recomputed(task: TaskConfig, packed_copy: Path) -> None:
+    change_packed_table(packed_copy, "cells", cell=[f"{i:016x}" for i in range(len(NAMES))])  # hashes of other code
+    assert not copied_baselines(packed_copy, PromptSet(task, "smoke"))
 
 
-def test_cells_without_packed_errors_are_computed(task: TaskConfig, packed: Path) -> None:
-    (packed / "reference" / "tiny-linear-smoke.errors.parquet").unlink()
-    assert not copied_baselines(packed, PromptSet(task, "smoke"), ["zero"])
-    assert copied_baselines(packed, PromptSet(task, "smoke", "orthants"), ["zero"]) == {
+def test_cells_without_packed_errors_are_computed(task: TaskConfig, packed_copy: Path) -> None:
+    (packed_copy / "reference" / "tiny-linear-smoke.errors.parquet").unlink()
+    assert not copied_baselines(packed_copy, PromptSet(task, "smoke"), ["zero"])
+    assert copied_baselines(packed_copy, PromptSet(task, "smoke", "orthants"), ["zero"]) == {
         "zero"
-    }  # no paired test uses these errors
+    }  # its errors are not used in paired tests
 
 
 def test_damaged_packed_files_are_reported_and_their_cells_computed(
-    task: TaskConfig, packed: Path, caplog: pytest.LogCaptureFixture
+    task: TaskConfig, packed_copy: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = packed / "reference" / "tiny-linear-smoke.values.parquet"
+    path = packed_copy / "reference" / "tiny-linear-smoke.values.parquet"
     path.write_bytes(path.read_bytes()[:500])
-    assert not copied_baselines(packed, PromptSet(task, "smoke"), ["zero"])
+    assert not copied_baselines(packed_copy, PromptSet(task, "smoke"), ["zero"])
     assert path.name in caplog.text
 
 
-def test_fresh_computes_cells_that_were_copied(task: TaskConfig, packed: Path) -> None:
+def test_with_fresh_copied_cells_are_computed(task: TaskConfig, packed_copy: Path) -> None:
     prompts = PromptSet(task, "smoke")
-    assert copied_baselines(packed, prompts) == set(NAMES)
-    assert not any(cell.cached or cell.pack_name for cell in evaluate(packed, prompts, fresh=True).values())
-    assert len(read_table(packed, prompts, "zero", "errors")) == 48 * 9  # every episode at every context size
-    assert all(cell.cached and not cell.pack_name for cell in evaluate(packed, prompts, fresh=True).values())
+    assert copied_baselines(packed_copy, prompts) == set(NAMES)
+    assert not any(cell.cached or cell.pack_name for cell in evaluate(packed_copy, prompts, fresh=True).values())
+    assert len(read_table(packed_copy, prompts, "zero", "errors")) == 48 * 9  # every episode at every context size
+    assert all(cell.cached and not cell.pack_name for cell in evaluate(packed_copy, prompts, fresh=True).values())
 
 
 def test_the_printed_table_names_copied_baselines(
-    task: TaskConfig, packed: Path, capsys: pytest.CaptureFixture[str]
+    task: TaskConfig, packed_copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prompts = PromptSet(task, "smoke")
-    evaluate(packed, prompts, ["knn-3"])
-    evaluate(packed, prompts, ["zero"], fresh=True)
-    summarise(packed, prompts)
-    print_summary(packed, [prompts.id])
+    evaluate(packed_copy, prompts, ["knn-3"])
+    evaluate(packed_copy, prompts, ["zero"], fresh=True)
+    summarise(packed_copy, prompts)
+    print_summary(packed_copy, [prompts.id])
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "--fresh" in line]
     assert "reference" in line and line.endswith(": knn-3")
 

@@ -1,4 +1,4 @@
-"""The shipped weights are those that were evaluated: an unpacked run gives the packed values."""
+"""The shipped weights are those that were evaluated: a run with them gives the packed values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from iclbench.store import archives
 
 PACKED = cards_folder("grids").parent / "results" / "reference"
 ARCHIVES = sorted(PACKED.glob("*.weights.safetensors"))
-# One archive for each kind of task; `make test-slow` tests all runs.
+# One archive for each kind of task. `make test-slow` tests all runs.
 FAST_GROUPS = {"bursty-grid", "gp-mixture-grid", "linear-grid"}
 RUNS = [
     pytest.param(
@@ -42,7 +42,7 @@ def test_shipped_weights_give_the_packed_values(archive: Path, name: str, tmp_pa
     key = ["metric", "n_context", "n_related", "axis", "axis_value", "stratum"]
     merged = packed.merge(computed, on=key, suffixes=("_packed", ""))
     assert len(merged) == len(packed) > 0
-    # Processors round differently.
+    # Rounding differs between processors.
     assert merged["value"].tolist() == pytest.approx(merged["value_packed"].tolist(), rel=1e-3, abs=1e-5)
 
 

@@ -1,5 +1,7 @@
-"""The SLURM engine without a scheduler: output of its programs, settings and errors. `make test-engines` runs a real
-SLURM."""
+"""The SLURM engine without a scheduler: output of SLURM programs, settings and errors.
+
+`make test-engines` tests it with a real SLURM.
+"""
 
 import subprocess
 from concurrent.futures import Future
@@ -26,7 +28,7 @@ JobId=11 ArrayJobId=11 ArrayTaskId=0-2,5%4 JobName=x JobState=PENDING Reason=Res
 JOB_OUTPUT = "JobId=20 JobName=iclbench JobState=FAILED Reason=NonZeroExitCode ExitCode=137:0 NodeList=n1\n"
 
 
-def test_states_of_arrays_and_of_single_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_of_arrays_and_single_jobs_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = {"11": ARRAY_OUTPUT, "20": JOB_OUTPUT, "99": "slurm_load_jobs error: Invalid job id specified\n"}
     monkeypatch.setattr(slurm, "_call", lambda *words, ignored_error="": outputs[words[-1]])
     assert slurm.query_job_states(["11_0", "11_3", "11_5", "20", "99"]) == {
@@ -61,7 +63,7 @@ def test_a_card_cannot_hold_text_for_a_shell(tmp_path: Path) -> None:
     assert "partition" in str(error.value)
 
 
-def test_arrays_are_as_long_as_the_scheduler_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_longest_array_is_that_of_the_scheduler_or_1000(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm, "_call", lambda *words, ignored_error="": "MaxArraySize            = 101\n")
     assert slurm.array_limit() == 100
     monkeypatch.setattr(slurm, "_call", lambda *words, ignored_error="": "")
@@ -73,13 +75,13 @@ def test_a_refusal_has_the_last_error_line_of_the_scheduler() -> None:
     assert slurm._refusal(error) == "Batch job submission failed: Job violates QOS"
 
 
-def test_a_machine_without_slurm_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_is_refused_on_a_machine_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm.shutil, "which", lambda program: None)
     with refused("not-supported", "'slurm'", "'sbatch'"):
         SlurmExecutor(tmp_path, EngineSettings())
 
 
-def test_settings_are_merged_and_mistakes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_merged_and_invalid_ones_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert engines.settings("slurm") == EngineSettings()
     path = tmp_path / "iclbench" / "engines.toml"
@@ -113,7 +115,7 @@ def test_unknown_and_uninstalled_engines_are_refused(monkeypatch: pytest.MonkeyP
 
 
 def test_a_refusal_names_the_requested_resources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message of SLURM does not name them."""
+    """The message of SLURM does not name these resources."""
     message = "sbatch: error: Batch job submission failed: Requested node configuration is not available"
 
     def refuse(*arguments: object) -> None:

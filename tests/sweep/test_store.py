@@ -1,4 +1,4 @@
-"""The store: a cell is done if its row says so and all files in the row are intact."""
+"""The store: a cell is done if its row has the status `done` and all files in the row are intact."""
 
 import json
 import logging
@@ -79,7 +79,7 @@ def test_after_a_row_is_truncated_only_its_cell_is_to_do(tmp_path: Path, caplog:
 
 
 @pytest.mark.parametrize("files", ["tables/a.parquet", '{"a": 1', "3"])
-def test_a_row_whose_files_are_not_a_list_is_a_cell_to_do(
+def test_a_cell_whose_row_has_no_list_of_files_is_to_do(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, files: str
 ) -> None:
     row = {
@@ -99,8 +99,8 @@ def test_a_row_whose_files_are_not_a_list_is_a_cell_to_do(
     assert cell().hash in caplog.text
 
 
-def test_the_row_with_existing_files_is_used_if_a_cell_has_two_rows(tmp_path: Path) -> None:
-    """A row of a sweep and a packed row."""
+def test_if_a_cell_has_two_rows_the_one_with_existing_files_is_used(tmp_path: Path) -> None:
+    """One row was written by a sweep, and the other one is packed."""
     packed = {
         "cell": cell().hash,
         "kind": "train",
@@ -133,7 +133,7 @@ def test_the_row_with_existing_files_is_used_if_a_cell_has_two_rows(tmp_path: Pa
 def test_a_failed_row_does_not_hide_a_result_in_another_folder(
     tmp_path: Path, folders: tuple[str, str], weaker: str, stronger: str
 ) -> None:
-    """After a failed repetition, packed results still count as done."""
+    """If a repetition fails, packed results still count as done."""
     write_tables(tmp_path, "tables/x.values.parquet")
     for folder, status in zip(folders, (weaker, stronger), strict=True):
         files = {"removed": ["tables/none.values.parquet"], "done": ["tables/x.values.parquet"]}.get(status, [])
@@ -154,7 +154,7 @@ def test_single_rows_come_before_packed_ones_for_every_folder_name(tmp_path: Pat
     assert CellStore(tmp_path).state(cell()) == "done"
 
 
-def test_a_row_has_the_hardware_and_libraries_of_the_computation(tmp_path: Path) -> None:
+def test_a_row_has_the_hardware_and_the_libraries_of_its_computation(tmp_path: Path) -> None:
     record(tmp_path, cell(), Outcome("failed", "a reason", seconds=3.0), Context(tmp_path, threads=2))
     row = CellStore(tmp_path).rows.loc[cell().hash]
     columns = ("kind", "task", "contestant", "seed", "status", "reason", "device", "threads", "seconds")
@@ -166,7 +166,7 @@ def test_a_row_has_the_hardware_and_libraries_of_the_computation(tmp_path: Path)
     assert {"python", "torch", "numpy"} <= json.loads(row["libraries"]).keys()
 
 
-def test_an_inapplicable_cell_is_settled_by_a_row_with_the_reason(tmp_path: Path) -> None:
+def test_an_inapplicable_cell_is_to_do_until_a_row_has_the_reason(tmp_path: Path) -> None:
     skipped = cell(reason="no related datasets")
     assert CellStore(tmp_path).state(skipped) == "skipped"
     assert make_plan([skipped], CellStore(tmp_path)).todo == (skipped,)

@@ -63,7 +63,7 @@ def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, st
         (["GRID", "--pack", "mine", "--verify", "1"], ("--pack", "--verify")),
     ],
 )
-def test_a_wrong_request_is_refused_in_one_line(
+def test_wrong_names_and_conflicting_options_are_refused_in_one_line(
     arguments: list[str], names: tuple[str, ...], grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [str(grid) if argument == "GRID" else argument for argument in arguments]
@@ -91,7 +91,7 @@ def test_nothing_to_pack_and_a_file_as_results_folder_are_refused_in_one_line(
 def test_a_dry_run_counts_cells_that_need_cells_of_excluded_kinds(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two evaluations and a summary of each of two tasks need training runs; baselines do not."""
+    """For each of two tasks, two evaluations and a summary need training runs, and baselines do not."""
     words = [grid, "--only", "evaluate", "--results", tmp_path / "results"]
     code, out, _ = run(*words, "--dry-run", capsys=capsys)
     assert code == 0 and "6 cells" in out
@@ -100,7 +100,7 @@ def test_a_dry_run_counts_cells_that_need_cells_of_excluded_kinds(
 
 
 def test_tasks_and_contestants_select_cells(grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A training run, its evaluation and its probe, and the summary of the evaluated contestants."""
+    """The cells are a training run, its evaluation and probe, and the summary of the evaluated contestants."""
     words = [grid, "--tasks", "tiny_linear", "--contestants", "gpt2", "--results", tmp_path / "results", "--dry-run"]
     code, out, _ = run(*words, "--json", capsys=capsys)
     records = json.loads(out)
@@ -114,7 +114,7 @@ def test_tasks_and_contestants_select_cells(grid: Path, tmp_path: Path, capsys: 
 def test_the_summary_covers_the_contestants_that_are_evaluated(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same command then has nothing to do, and the summary of another contestant includes the first ones."""
+    """A repeated command has nothing to do, and the summary with another contestant includes earlier contestants."""
     results = tmp_path / "results"
     words = [grid, "--tasks", "tiny-linear", "--results", results, "--workers", "1"]
 
@@ -129,11 +129,11 @@ def test_the_summary_covers_the_contestants_that_are_evaluated(
         assert json.loads(out)["total"]["to_do"] == {}
     assert scored_contestants() == {"zero", "least-squares", "knn-3"}
     _, out, _ = run(*words[:-2], "--dry-run", "--json", capsys=capsys)
-    assert json.loads(out)["total"]["to_do"]["evaluate"] >= 2  # the trained model, and the summary
+    assert json.loads(out)["total"]["to_do"]["evaluate"] >= 2  # the trained model and the summary
 
 
 @pytest.mark.slow
-def test_a_dry_run_of_finished_cells_has_no_time(
+def test_a_dry_run_of_finished_cells_has_no_columns_for_time_and_disk(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [grid, "--contestants", "least-squares", "--results", tmp_path / "results"]
@@ -165,9 +165,9 @@ def test_a_closed_stdout_is_not_an_error(
     assert "error: " not in capsys.readouterr().err
 
 
-# Slow: a process that imports torch.
+# Slow, because a process imports torch.
 @pytest.mark.slow
-def test_a_stdout_that_a_shell_has_closed_is_not_an_error(tmp_path: Path) -> None:
+def test_a_stdout_that_was_closed_by_a_shell_is_not_an_error(tmp_path: Path) -> None:
     grid = tiny_grid(tmp_path, backbones=("cnp",), probe=None)
     command = f"{sys.executable} -m iclbench sweep {grid} --dry-run --results {tmp_path / 'results'} >&-"
     process = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
@@ -177,7 +177,7 @@ def test_a_stdout_that_a_shell_has_closed_is_not_an_error(tmp_path: Path) -> Non
 def test_a_dry_run_counts_cells_and_writes_nothing(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two training runs, their evaluations and probes, four baselines and a summary, for each of two tasks."""
+    """Each of two tasks has two training runs, their evaluations and probes, four baselines and a summary."""
     results = tmp_path / "results"
     code, out, err = run(grid, "--dry-run", "--json", "--results", results, capsys=capsys)
     assert code == 0, err
@@ -190,7 +190,7 @@ def test_a_dry_run_counts_cells_and_writes_nothing(
     assert not results.exists()
 
 
-def test_a_dry_run_of_an_engine_has_its_jobs(
+def test_a_dry_run_with_an_engine_describes_its_jobs(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("iclbench.sweep.engines.find_spec", lambda name: True)
@@ -205,13 +205,13 @@ def test_a_dry_run_of_an_engine_has_its_jobs(
     makespans = {makespan["at_once"]: makespan for makespan in jobs["makespan"]}
     assert list(makespans) == [1, 8, 32, 128, 512]
     assert makespans[8]["seconds"] < makespans[1]["seconds"] <= makespans[1]["seconds_with_deaths"]
-    # Measured training runs, a minute for each other cell, and ten seconds to start a job.
+    # The expected time is that of measured training runs, a minute per other cell, and ten seconds to start a job.
     training_seconds = sum(line["seconds"] for line in records["tasks"])
     assert makespans[1]["seconds"] == pytest.approx(training_seconds + 18 * 60 + 10 * jobs["jobs"])
     code, out, err = run(*words, capsys=capsys)
     assert code == 0, err
     assert "18 cells" in out and "5%" in out
-    # The GPUs are on other machines, so nothing is measured on this machine.
+    # With GPUs on other machines, nothing is measured on this machine.
     code, out, err = run(*words, "--device", "cuda", "--json", capsys=capsys)
     assert code == 0, err
     jobs = json.loads(out)["total"]["jobs"]
@@ -261,7 +261,7 @@ def test_conflicting_options_of_engines_are_refused(
 def test_estimates_use_recorded_seconds_parameters_and_sizes(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One of two training runs took 0.5 s per step. The second seed has four steps to do."""
+    """One of two training runs took 0.5 s per step, and the second seed has four steps to do."""
     from iclbench import tables
     from iclbench.cli.sweep_view import duration_text
 
@@ -293,8 +293,8 @@ def test_estimates_use_recorded_seconds_parameters_and_sizes(
 def test_a_sweep_ends_with_a_table_and_the_next_one_has_nothing_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second task cannot be trained, because a file has the path of its run folder."""
-    # A worker process would import torch; `test_kill.py` tests workers.
+    """The second task cannot be trained, because there is a file at the path of its run folder."""
+    # A worker process would import torch. `test_kill.py` tests workers.
     monkeypatch.setattr("iclbench.cli.sweep_run.worker_pool", lambda slots, threads: InlineExecutor())
     grid = tiny_grid(tmp_path, backbones=("gpt2",), probe=None)
     quadratic = tmp_path / "tiny-quadratic.toml"
@@ -330,7 +330,7 @@ def test_a_sweep_ends_with_a_table_and_the_next_one_has_nothing_to_do(
 def test_workers_may_use_every_visible_gpu(
     typed: str, visible: str | None, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a machine with two GPUs; names have the format of `CUDA_VISIBLE_DEVICES`."""
+    """The machine has two GPUs, and names have the format of `CUDA_VISIBLE_DEVICES`."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -340,7 +340,9 @@ def test_workers_may_use_every_visible_gpu(
     assert (kind, gpus) == ("cuda" if expected else "cpu", expected)
 
 
-def test_diverged_cells_are_printed_once_and_have_a_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diverged_cells_are_printed_with_their_reason_and_have_a_column(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     grid = tiny_grid(tmp_path, backbones=("gpt2",), evaluate=None, probe=None)
     cells = grid_cells([str(grid)])
     results = CellStore(tmp_path / "results")
@@ -381,7 +383,7 @@ def test_missing_packed_results_are_reported_for_grids_that_have_them(tmp_path: 
 
 
 class ImmediateEngine:
-    """An engine of another package, which runs every call when it is submitted."""
+    """An engine from another package that runs every call when it is submitted."""
 
     def __init__(self, results: Path, settings: EngineSettings, seconds: object, say: object) -> None:
         self.slots = settings.jobs
@@ -397,7 +399,7 @@ class ImmediateEngine:
 
 
 @pytest.mark.slow
-def test_an_engine_of_another_package_computes_cells(
+def test_an_engine_from_another_package_computes_cells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     points = [EntryPoint("mine", f"{__name__}:ImmediateEngine", "iclbench.engines")]
@@ -413,7 +415,7 @@ def test_an_engine_of_another_package_computes_cells(
         assert code == 2 and "'mine'" in err and option in err
 
 
-def test_the_remaining_time_is_that_of_the_device_of_the_sweep(
+def test_the_remaining_time_is_estimated_for_the_device_of_the_sweep(
     grid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used_devices: list[str] = []
@@ -456,8 +458,8 @@ class UntunedModel(GPT2):
 
 
 @pytest.mark.slow
-def test_models_without_a_tuned_rate_are_named_with_the_command_that_tunes_them(tmp_path: Path) -> None:
-    """The command names the tasks whose rates apply to the tasks of the grid."""
+def test_models_without_a_tuned_rate_are_listed_with_the_command_that_tunes_them(tmp_path: Path) -> None:
+    """The command contains the tasks whose rates apply to the tasks of the grid."""
     model, card = f"{__name__}:UntunedModel", tmp_path / "grid.toml"
     grid = {"summary": "two", "tasks": ["linear", "decision-tree"], "backbones": ["gpt2"], "presets": ["grid"]}
     card.write_text(tomli_w.dumps(grid | {"seeds": [0]}))

@@ -1,4 +1,4 @@
-"""Verification of stored results: equal results, single changed digits, and differences within intervals."""
+"""Verification of stored results: equal results, changed digits, and differences within intervals."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ RUN = "tiny-gpt2-smoke-s0"
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GridCell]]:
+def swept_grid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GridCell]]:
     """A folder with single and packed files of a run, a baseline and an oracle, and their cells."""
     folder = tmp_path_factory.mktemp("verified")
     card = small_card(baselines=["knn-3"], shifts=["orthants"])
@@ -62,7 +62,7 @@ def workers() -> Iterator[_Workers]:
 
 @pytest.fixture
 def shared_workers(workers: _Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests of this module share worker processes, since the import of torch takes most of their time."""
+    """Share worker processes between the tests of this module, since importing torch takes most of their time."""
 
     def module_workers(threads: int) -> nullcontext[_Workers]:
         assert threads == workers._threads
@@ -74,24 +74,24 @@ def shared_workers(workers: _Workers, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("shared_workers")
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["results", "clean"])
-def test_recomputed_cells_equal_single_and_packed_rows(swept: tuple[Path, list[GridCell]], folder: str) -> None:
-    root, cells = swept
+def test_recomputed_cells_equal_single_and_packed_rows(swept_grid: tuple[Path, list[GridCell]], folder: str) -> None:
+    root, cells = swept_grid
     before = sorted(root.rglob("*"))
     verified = list(verify(cells, CellStore(root / folder), 9, 0, Context(root / folder)))
     assert {each.cell.run for each in verified} == {RUN, "knn-3", "least-squares"}, "all evaluations except the summary"
     assert [each.difference for each in verified] == [None] * 3
     assert {each.environment for each in verified} == {()}
-    # Two distributions of nine context sizes and an area; the run has two points of its training curve.
+    # Two shifts have nine context sizes and an area each, and the run also has two points of its training curve.
     assert {each.cell.run: each.rows for each in verified} == {RUN: 22, "knn-3": 20, "least-squares": 20}
     assert sorted(root.rglob("*")) == before, "no file is added"
 
 
 @pytest.mark.slow
 def test_a_damaged_file_is_reported_as_a_difference_with_its_path(
-    swept: tuple[Path, list[GridCell]], tmp_path: Path
+    swept_grid: tuple[Path, list[GridCell]], tmp_path: Path
 ) -> None:
-    """Both ends of the file are intact. The test starts its own worker process."""
-    root, cells = swept
+    """The beginning and the end of the file are intact. The test starts a separate worker process."""
+    root, cells = swept_grid
     shutil.copytree(root / "clean", tmp_path / "clean")
     path = tmp_path / "clean" / "reference" / "tiny-smoke.values.parquet"
     content = bytearray(path.read_bytes())
@@ -104,8 +104,8 @@ def test_a_damaged_file_is_reported_as_a_difference_with_its_path(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("shared_workers")
-def test_the_random_choice_depends_only_on_the_seed(swept: tuple[Path, list[GridCell]]) -> None:
-    root, cells = swept
+def test_the_random_choice_of_cells_depends_only_on_the_seed(swept_grid: tuple[Path, list[GridCell]]) -> None:
+    root, cells = swept_grid
     store, context = CellStore(root / "clean"), Context(root / "clean")
     baseline_cells = [cell for cell in cells if cell.baseline]
 
@@ -120,10 +120,10 @@ def test_the_random_choice_depends_only_on_the_seed(swept: tuple[Path, list[Grid
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("shared_workers")
-def test_a_changed_digit_and_another_environment_are_reported(
-    swept: tuple[Path, list[GridCell]], tmp_path: Path
+def test_a_changed_digit_and_a_different_environment_are_reported(
+    swept_grid: tuple[Path, list[GridCell]], tmp_path: Path
 ) -> None:
-    root, cells = swept
+    root, cells = swept_grid
     reference = tmp_path / "reference"
     for path in (root / "clean" / "reference").iterdir():
         table = path.name.split(".")[1]
@@ -153,14 +153,14 @@ def test_a_changed_digit_and_another_environment_are_reported(
     [pytest.param("default", "default", marks=pytest.mark.slow), ("avx4096", None), (None, None)],
 )
 def test_a_cell_is_recomputed_with_the_kernels_of_its_row(
-    swept: tuple[Path, list[GridCell]],
+    swept_grid: tuple[Path, list[GridCell]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     recorded_kernels: str | None,
     used_kernels: str | None,
 ) -> None:
-    """This holds if the processor supports them."""
-    root, cells = swept
+    """The kernels are used only if the processor supports them."""
+    root, cells = swept_grid
     kernels_of_cells: list[str] = []
     work = _Workers.work
 
@@ -180,9 +180,11 @@ def test_a_cell_is_recomputed_with_the_kernels_of_its_row(
     assert [line.split(":")[0] for line in verified.environment] == (["kernels"] if is_different else [])
 
 
-def test_verification_without_finished_cells_is_refused(swept: tuple[Path, list[GridCell]], tmp_path: Path) -> None:
+def test_verification_without_finished_cells_is_refused(
+    swept_grid: tuple[Path, list[GridCell]], tmp_path: Path
+) -> None:
     with refused("nothing-to-do", tmp_path, exit_code=1):
-        list(verify(swept[1], CellStore(tmp_path), 3, 0, Context(tmp_path)))
+        list(verify(swept_grid[1], CellStore(tmp_path), 3, 0, Context(tmp_path)))
 
 
 def rows(**changes: object) -> pd.DataFrame:
@@ -226,7 +228,7 @@ def test_the_first_difference_is_described(changes: dict[str, object], expected:
 
 
 @pytest.mark.parametrize(("task", "is_available"), [("tabular", False), ("linear", True)])
-def test_tasks_with_missing_data_are_not_verified(tmp_path: Path, task: str, is_available: bool) -> None:
+def test_cells_of_tasks_with_missing_data_are_not_available(tmp_path: Path, task: str, is_available: bool) -> None:
     task_config = resolve_run(task, "gpt2", "smoke").task
     cell = GridCell("evaluate", "zero", "zero", task_config, "smoke", baseline="zero")
     assert _has_data(cell, Context(tmp_path)) == is_available
@@ -240,7 +242,7 @@ def test_the_largest_difference_is_described() -> None:
     ("changes", "expected"),
     [
         ({}, 0.0),
-        ({"value": 0.1008}, 0.08),  # half of its interval is 0.01
+        ({"value": 0.1008}, 0.08),  # half of the interval is 0.01
         ({"low": 0.0885}, 0.15),
         ({"value": 0.1008, "high": 0.108}, 0.2),
         ({"normaliser": 2.0}, None),
@@ -253,7 +255,7 @@ def test_differences_are_measured_in_halves_of_the_interval(changes: dict[str, o
     assert share_of_interval(rows(**ends), rows(**ends | changes)) == (expected and pytest.approx(expected))
 
 
-def test_without_an_interval_every_difference_counts_except_in_training_curves() -> None:
+def test_without_an_interval_every_difference_is_a_disagreement_except_in_training_curves() -> None:
     assert share_of_interval(rows(), rows()) == 0
     assert share_of_interval(rows(), rows(value=np.nextafter(0.1, 1))) is None
     assert share_of_interval(rows(low=0.1, high=0.1), rows(low=0.1, high=0.1, value=np.nextafter(0.1, 1))) is None
@@ -261,16 +263,16 @@ def test_without_an_interval_every_difference_counts_except_in_training_curves()
     assert share_of_interval(rows(), rows(normaliser=2.0), has_intervals=False) is None
 
 
-def test_rows_that_are_only_stored_are_a_difference() -> None:
+def test_stored_rows_that_are_not_recomputed_are_a_difference() -> None:
     assert str(first_difference(rows(), rows().iloc[:1])).startswith("1 rows only stored, the first: ")
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("shared_workers")
-def test_the_command_packs_and_verifies(
-    swept: tuple[Path, list[GridCell]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_sweep_command_packs_and_verifies_results(
+    swept_grid: tuple[Path, list[GridCell]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    root = swept[0]
+    root = swept_grid[0]
     results = Path(shutil.copytree(root / "results", tmp_path / "results"))
     grid = [str(root / "grid.toml"), "--results", str(results), "--device", "cpu"]
     assert main(["sweep", *grid, "--pack", str(tmp_path / "other")]) == 2

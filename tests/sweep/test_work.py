@@ -1,4 +1,4 @@
-"""The work of one cell: its files, its row, and its errors."""
+"""The computation of one cell: files, rows and errors."""
 
 import re
 import shutil
@@ -49,22 +49,22 @@ def cells_of(
 
 
 def compute(results: Path, cells: dict[str, GridCell]) -> dict[str, str | None]:
-    """Compute the cells to do; returns the reasons of failures (None for success) by kind."""
+    """Compute the cells to do, and return the reason of failure (None for success) by kind."""
     todo = make_plan(list(cells.values()), CellStore(results)).todo
     return {cell.kind: work(cell, Context(results)).reason for cell in todo}
 
 
 @pytest.fixture
-def finished(tmp_path: Path) -> tuple[Path, dict[str, GridCell]]:
+def finished_run(tmp_path: Path) -> tuple[Path, dict[str, GridCell]]:
     cells = cells_of(tmp_path)
     assert compute(tmp_path / "results", cells) == {"train": None, "evaluate": None}
     return tmp_path / "results", cells
 
 
-def test_a_cell_names_its_files_and_a_training_has_the_seconds_of_all_its_processes(
-    finished: tuple[Path, dict[str, GridCell]],
+def test_a_row_has_the_files_of_its_cell_and_that_of_a_training_the_seconds_of_all_its_processes(
+    finished_run: tuple[Path, dict[str, GridCell]],
 ) -> None:
-    results, cells = finished
+    results, cells = finished_run
     store = CellStore(results)
     file_names = {path.relative_to(results).as_posix() for path in store.files(cells["train"])}
     assert file_names == {
@@ -79,7 +79,7 @@ def test_a_cell_names_its_files_and_a_training_has_the_seconds_of_all_its_proces
 
 
 @pytest.mark.slow
-def test_sizes_beyond_learned_positions_are_skipped_rows_of_finished_cells(tmp_path: Path) -> None:
+def test_cells_with_sizes_beyond_learned_positions_are_done_and_have_skipped_rows(tmp_path: Path) -> None:
     card = small_card(baselines=["zero"], oracles=[], shifts=[])
     card["presets"]["smoke"]["train"] |= {"steps": 2}  # type: ignore[index]
     (tmp_path / "tiny.toml").write_text(tomli_w.dumps(card))
@@ -108,7 +108,7 @@ def test_sizes_beyond_learned_positions_are_skipped_rows_of_finished_cells(tmp_p
 
 
 @pytest.mark.parametrize("task", ["markov", "linear-system", "recall", "recall-vectors"])
-def test_a_probe_of_a_run_that_reads_a_stream_is_done_and_drawn(task: str, tmp_path: Path) -> None:
+def test_a_run_that_reads_a_stream_is_probed_and_the_report_draws_its_probes(task: str, tmp_path: Path) -> None:
     grid = {
         "summary": "one run",
         "tasks": [task],
@@ -128,12 +128,12 @@ def test_a_probe_of_a_run_that_reads_a_stream_is_done_and_drawn(task: str, tmp_p
     assert len(drawn) == 2 and all(len(figure.data) == 4 for figure in drawn), "two layers of two models"
 
 
-def test_a_note_on_a_card_does_not_change_cells(finished: tuple[Path, dict[str, GridCell]]) -> None:
-    results, _ = finished
+def test_notes_of_a_card_do_not_change_cells(finished_run: tuple[Path, dict[str, GridCell]]) -> None:
+    results, _ = finished_run
     assert compute(results, cells_of(results.parent, notes="a word")) == {}
 
 
-def test_the_cell_of_a_table_that_another_configuration_has_overwritten_is_to_do(tmp_path: Path) -> None:
+def test_a_cell_whose_table_another_configuration_has_overwritten_is_to_do(tmp_path: Path) -> None:
     """The card of a baseline is changed and changed back. Both versions write the same file."""
     results, card = tmp_path / "results", tmp_path / "mine.toml"
     (tmp_path / "tiny.toml").write_text(tomli_w.dumps(small_card(baselines=[str(card)], oracles=[], shifts=[])))
@@ -141,7 +141,7 @@ def test_the_cell_of_a_table_that_another_configuration_has_overwritten_is_to_do
     (tmp_path / "grid.toml").write_text(tomli_w.dumps({"summary": "one", **common, "evaluate": {}}))
 
     def compute_with(k: int) -> bool:
-        """Compute the cells to do; returns whether there are any."""
+        """Compute the cells to do; returns whether there were any."""
         card.write_text(tomli_w.dumps({"estimator": "knn", "summary": "mine", "settings": {"k": k}}))
         cells = [cell for cell in grid_cells([str(tmp_path / "grid.toml")]) if cell.run == "mine"]
         todo = make_plan(cells, CellStore(results)).todo
@@ -155,9 +155,9 @@ def test_the_cell_of_a_table_that_another_configuration_has_overwritten_is_to_do
     assert compute_with(3) and values.equals(tables.read("values", path))
 
 
-def test_a_run_of_another_rate_is_not_overwritten(finished: tuple[Path, dict[str, GridCell]]) -> None:
-    """The reason names the folder of the old run, the difference and the fix."""
-    results, old_cells = finished
+def test_a_run_with_another_learning_rate_is_not_overwritten(finished_run: tuple[Path, dict[str, GridCell]]) -> None:
+    """The reason names the folder of the old run, the difference and a command that removes the run."""
+    results, old_cells = finished_run
     weights = (results / "runs" / RUN / "model.safetensors").read_bytes()
     changed = cells_of(results.parent, lr=2e-3)
     reasons = compute(results, changed)
@@ -176,8 +176,10 @@ def test_a_run_of_another_rate_is_not_overwritten(finished: tuple[Path, dict[str
 
 
 @pytest.mark.parametrize("name", ["values.parquet", "costs.parquet", "model.safetensors"])
-def test_a_truncated_file_of_a_training_is_rewritten(finished: tuple[Path, dict[str, GridCell]], name: str) -> None:
-    results, cells = finished
+def test_a_truncated_file_of_a_training_run_is_rewritten(
+    finished_run: tuple[Path, dict[str, GridCell]], name: str
+) -> None:
+    results, cells = finished_run
     path = results / "runs" / RUN / name
     weights, content = (results / "runs" / RUN / "model.safetensors").read_bytes(), path.read_bytes()
     path.write_bytes(content[:-10])
@@ -189,10 +191,10 @@ def test_a_truncated_file_of_a_training_is_rewritten(finished: tuple[Path, dict[
 
 
 def test_weights_are_not_removed_if_another_file_of_the_run_cannot_be_read(
-    finished: tuple[Path, dict[str, GridCell]],
+    finished_run: tuple[Path, dict[str, GridCell]],
 ) -> None:
     """A temporary failure of the file system does not retrain the run."""
-    results, cells = finished
+    results, cells = finished_run
     costs = results / "runs" / RUN / "costs.parquet"
     costs.unlink()
     costs.mkdir()
@@ -201,9 +203,9 @@ def test_weights_are_not_removed_if_another_file_of_the_run_cannot_be_read(
 
 
 def test_missing_weights_are_retrained_with_the_same_results(
-    finished: tuple[Path, dict[str, GridCell]],
+    finished_run: tuple[Path, dict[str, GridCell]],
 ) -> None:
-    results, cells = finished
+    results, cells = finished_run
     before = tables.read_all("values", results / "tables")
     (results / "runs" / RUN / "model.safetensors").unlink()
     assert compute(results, cells) == {"train": None}
@@ -215,7 +217,7 @@ def test_missing_weights_are_retrained_with_the_same_results(
 
 
 def test_a_cell_waits_for_a_run_that_another_process_trains(tmp_path: Path) -> None:
-    """Two equal sweeps in parallel train each run once without failed cells."""
+    """Two equal sweeps in parallel train each run once, and no cell fails."""
     cells, results = cells_of(tmp_path), tmp_path / "results"
     assert cells["train"].config is not None
     run = create(results, cells["train"].config, RUN)
@@ -252,7 +254,7 @@ def test_costs_are_measured_without_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_sizes_without_cost_measurements_are_warnings(tmp_path: Path) -> None:
+def test_sizes_without_cost_measurements_give_a_warning(tmp_path: Path) -> None:
     """A model with learned positions does not extrapolate."""
     cell = cells_of(tmp_path, cost=[4, 9])["cost"]
     assert cell.config is not None
@@ -302,7 +304,7 @@ def test_a_diverged_run_is_not_repeated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["diverged.json", "values.parquet"])
-def test_a_diverged_run_without_its_record_is_repeated_with_its_evaluation(tmp_path: Path, name: str) -> None:
+def test_a_diverged_run_with_a_missing_file_is_repeated_with_its_evaluation(tmp_path: Path, name: str) -> None:
     cells, results = diverging_cells(tmp_path), tmp_path / "results"
     for cell in cells.values():
         assert work(cell, Context(results)).status == "diverged"
