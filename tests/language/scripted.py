@@ -1,5 +1,4 @@
-"""A scripted language model that looks up the correct answers, so that its accuracy is 1 by construction. It supports a
-memory."""
+"""A scripted language model with a memory that looks up the correct answers, so its accuracy is 1 by construction."""
 
 from __future__ import annotations
 
@@ -20,14 +19,12 @@ BOS = 1
 class Scripted(LanguageModel):
     """A model with one token per character, after a beginning-of-text token.
 
-    In its memory, keys are tokens and values count the passes over the demonstrations. The value is 1 for tokens that
-    are read without a memory, and otherwise one more than in the first slot of this memory.
+    In its memory, keys are tokens, and values count the passes over the demonstrations. The value is 1 for tokens that
+    are read without a memory. With a memory, it is one more than the value in the first slot of the memory.
 
-    Attributes:
-        answers: for each end of a prompt, the answer that it generates.
-        only_after: the number of passes over the demonstrations (at eta = 1) after which it answers; 0 means always.
-        max_rows: the number of rows above which it runs out of memory.
-        tokens_read: the number of tokens that it has read.
+        Attributes: answers: the generated answer for each end of a prompt. only_after: the number of passes over the
+        demonstrations (with eta = 1) after which the model answers; 0: always. max_rows: the number of rows above which
+        the model runs out of memory. tokens_read: the number of tokens that the model has read.
 
     `longest` and `memory_obstacle` are those of `LanguageModel`.
     """

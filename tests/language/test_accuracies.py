@@ -12,7 +12,7 @@ from iclbench.language.accuracies import balanced_accuracy, summary_columns, wil
 
 
 @pytest.mark.parametrize(("correct_count", "count"), [(0, 5), (5, 5), (7, 30), (399, 400)])
-def test_the_interval_of_an_accuracy_is_wilsons(correct_count: int, count: int) -> None:
+def test_the_interval_of_an_accuracy_is_the_wilson_interval(correct_count: int, count: int) -> None:
     z, p = stats.norm.ppf(0.975), correct_count / count
     middle = (p + z**2 / (2 * count)) / (1 + z**2 / count)
     half_width = z / (1 + z**2 / count) * np.sqrt(p * (1 - p) / count + z**2 / (4 * count**2))
@@ -48,7 +48,7 @@ def test_the_balanced_accuracy_of_a_single_query_has_no_interval() -> None:
 
 
 def test_repeated_queries_do_not_narrow_the_interval() -> None:
-    """Each query is in fifteen episodes with the same answer, so its interval is that of one episode per query."""
+    """Each query is in fifteen episodes with the same answer, so the interval is that of one episode per query."""
     correct = (np.random.default_rng(0).random(26) < 0.25).astype(float)
     queries = np.tile(np.arange(26), 15)
     repeated, single = (

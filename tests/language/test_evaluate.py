@@ -36,7 +36,7 @@ REVIEWS = [
 
 @pytest.fixture
 def reviews(tmp_path: Path) -> LanguageTask:
-    """A choice between two classes, the first of which is twice as frequent."""
+    """A task with two classes, the first of which is twice as frequent."""
     path = tmp_path / "reviews.jsonl"
     pairs = [pair for i, pair in enumerate(REVIEWS) if i % 4 != 3]
     path.write_text("\n".join(json.dumps({"text": x, "label": y}) for x, y in pairs))
@@ -51,7 +51,7 @@ def letters() -> LanguageTask:
 
 @pytest.fixture(scope="module")
 def model_of(tmp_path_factory: pytest.TempPathFactory):
-    """Cached tiny models with a token for each letter."""
+    """A function that returns tiny models with a token for each letter, which are cached."""
 
     def make(architecture: str) -> LanguageModel:
         longer = {"n_positions": 400} if architecture == "gpt2" else {"max_position_embeddings": 400}
@@ -140,7 +140,7 @@ def test_controls_are_scored_on_the_same_queries(reviews, tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["reviews", pytest.param("letters", marks=pytest.mark.slow)])
 def test_deep_thinking_with_eta_0_equals_plain_icl_exactly(task: str, model_of, tmp_path: Path, request) -> None:
-    """With shared demonstrations (reviews) and with demonstrations for each query (letters)."""
+    """The demonstrations are shared (reviews) or separate for each query (letters)."""
     model = model_of("gpt2")
     run(tmp_path, model, [request.getfixturevalue(task)], "deep-thinking", settings={"passes": 3}, shots=[4])
     rows = values(tmp_path, "axis == 'demo_seed' and shift == 'none' and n_context == 4").set_index("metric")
@@ -159,7 +159,7 @@ def test_deep_thinking_with_eta_0_equals_plain_icl_exactly(task: str, model_of, 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", [pytest.param("reviews", marks=pytest.mark.slow), "letters"])
 def test_compared_methods_have_the_same_demonstrations(task: str, tmp_path: Path, request) -> None:
-    """Fewer demonstrations fit for Deep-Thinking than for plain ICL."""
+    """With Deep-Thinking, fewer demonstrations fit than with plain ICL."""
     language_task = request.getfixturevalue(task)
     model = correct_model([prompts(language_task)], longest={"reviews": 230, "letters": 60}[task])
     plain_cells = run(tmp_path / "alone", model, [language_task], shots=[4], controls=False, overlength="drop")
@@ -204,7 +204,7 @@ def test_the_cost_of_deep_thinking_excludes_answers_after_earlier_passes(
 
 
 @pytest.mark.slow
-def test_cells_are_cached_and_a_changed_card_is_another_prompt_set(reviews, tmp_path: Path) -> None:
+def test_cells_are_cached_until_the_card_is_changed(reviews, tmp_path: Path) -> None:
     model = correct_model([prompts(reviews)])
     first = run(tmp_path, model, [reviews])
     tokens_read = model.tokens_read
@@ -215,7 +215,7 @@ def test_cells_are_cached_and_a_changed_card_is_another_prompt_set(reviews, tmp_
     assert not run(tmp_path, model, [greedy], controls=False)[0].cached
 
 
-def test_summaries_are_those_of_the_last_evaluation(reviews, tmp_path: Path) -> None:
+def test_summaries_cover_only_the_last_evaluation(reviews, tmp_path: Path) -> None:
     model = correct_model([prompts(reviews)])
     for episodes in (4, 8):
         run(tmp_path, model, [reviews], episodes=episodes, controls=False)
@@ -235,7 +235,7 @@ def test_a_failed_cell_is_a_row_and_the_other_cells_are_computed(reviews, letter
 
 
 class Broken(Scripted):
-    """Its logits are NaN: always, or with a memory of `broken_after` passes."""
+    """A model whose logits are NaN, either always or with a memory of `broken_after` passes."""
 
     broken_after: int | None = None
 
@@ -276,7 +276,7 @@ def test_a_choice_without_candidates_is_refused_before_the_evaluation(letters, t
 @pytest.mark.parametrize(
     "settings", [{"passes": "dev", "eta": 1.0}, {"setting": "released", "momentum": 0.0, "eta": 1.0}]
 )
-def test_the_number_of_passes_is_selected_on_the_chosen_split(settings: dict, reviews, tmp_path: Path) -> None:
+def test_the_number_of_passes_is_selected_on_the_split_of_the_settings(settings: dict, reviews, tmp_path: Path) -> None:
     development = prompts(reviews, split="development", episodes=400)
     model = correct_model([prompts(reviews), development], only_after=3)
     run(tmp_path, model, [reviews], "deep-thinking", settings={"max_passes": 4, **settings}, controls=False)
@@ -292,7 +292,7 @@ def test_the_number_of_passes_is_selected_on_the_chosen_split(settings: dict, re
 
 
 def test_the_number_of_passes_is_not_selected_on_the_test_split(reviews, tmp_path: Path) -> None:
-    """With two passes, all development queries are answered correctly; with any number, no test query is."""
+    """With two passes, all answers to development queries are correct. No answer to a test query is ever correct."""
     model = correct_model([prompts(reviews, split="development", episodes=400)], only_after=2)
     settings = {"passes": "dev", "eta": 1.0, "max_passes": 3}
     run(tmp_path, model, [reviews], "deep-thinking", settings=settings, controls=False)
@@ -300,7 +300,7 @@ def test_the_number_of_passes_is_not_selected_on_the_test_split(reviews, tmp_pat
 
 
 def test_the_reason_says_whether_development_prompts_have_other_demonstrations(tmp_path: Path) -> None:
-    """Development queries are short, so all demonstrations fit, unlike with test queries."""
+    """Development queries are short, so all demonstrations fit. With the long test queries, one is dropped."""
     for split, suffix in {"train": "", "dev": "", "test": " and it goes on" * 30}.items():
         lines = [json.dumps({"text": f"{x} in {split}{suffix}", "label": y}) for x, y in REVIEWS]
         (tmp_path / f"lengthy.{split}.jsonl").write_text("\n".join(lines))
@@ -396,7 +396,7 @@ def test_out_of_memory_halves_the_batch_and_does_not_change_results(reviews, let
     assert no_rows[0].reason == "OutOfMemoryError: scripted"
 
 
-# Four reviews have about 170 letters, and a query about 40.
+# Four reviews have about 170 letters, and a query has about 40.
 def test_a_prompt_that_does_not_fit_is_refused_before_the_evaluation(reviews, tmp_path: Path) -> None:
     model = correct_model([prompts(reviews)], longest=150)
     plain, thinking = (run(tmp_path / n, model, [reviews], n, controls=False)[0] for n in ("icl", "deep-thinking"))
@@ -474,7 +474,7 @@ def replace_longest(model: Scripted, longest: int) -> Scripted:
         ({"name": "majority"}, {}, "bad-value", ("majority", "--name")),
     ],
 )
-def test_requests_that_do_not_fit_are_refused_before_the_evaluation(
+def test_conflicting_settings_are_refused_before_the_evaluation(
     changes, options, code, names, reviews, tmp_path: Path
 ) -> None:
     model = correct_model([prompts(reviews)], **{k: v for k, v in changes.items() if k == "memory_obstacle"})
@@ -500,7 +500,7 @@ def test_missing_data_are_refused_before_another_task_is_evaluated(letters, tmp_
     assert model.tokens_read == 0
 
 
-def test_deep_thinking_of_mamba_is_refused(reviews, model_of, tmp_path: Path) -> None:
+def test_deep_thinking_is_refused_for_a_model_without_a_memory(reviews, model_of, tmp_path: Path) -> None:
     with refused("not-applicable", "'model'", "mamba", "--method"):
         run(tmp_path, model_of("mamba"), [reviews], "deep-thinking")
 
@@ -532,7 +532,7 @@ def test_answers_of_several_tokens_have_no_first_token_accuracy(tmp_path: Path) 
     run(tmp_path, model, [task], controls=False)
     row = values(tmp_path, "axis == 'demo_seed'").set_index("metric")
     assert row.loc["accuracy", "value"] < 1.0
-    assert "accuracy_first_token" not in row.index  # no capital is one letter
+    assert "accuracy_first_token" not in row.index  # no answer has only one letter
     answers = tables.read_all("answers", tmp_path).set_index("episode")
     assert answers.loc[0, "predicted"] == "x" and not answers.loc[0, "correct"]
 

@@ -28,7 +28,7 @@ def task():
     return language_tasks(["to-upper"])[0]
 
 
-def sets(task, seeds: int) -> list[LanguagePrompts]:
+def seed_prompts(task, seeds: int) -> list[LanguagePrompts]:
     return [LanguagePrompts(task, 5, EPISODES, demo_seed=seed) for seed in range(seeds)]
 
 
@@ -62,9 +62,9 @@ def draw_scores(seeds: int, p: float, seed: int) -> np.ndarray:
 
 def test_the_mean_over_seeds_has_students_interval(task, tmp_path: Path) -> None:
     correct = draw_scores(4, 0.6, 0)
-    for prompts, seed_scores in zip(sets(task, 4), correct, strict=True):
+    for prompts, seed_scores in zip(seed_prompts(task, 4), correct, strict=True):
         write_cell(tmp_path, PLAIN, prompts, seed_scores)
-    write_summary(tmp_path, PLAIN, sets(task, 4))
+    write_summary(tmp_path, PLAIN, seed_prompts(task, 4))
     rows = summary(tmp_path, "model").set_index("metric")
     means = correct.mean(1)
     interval = stats.ttest_1samp(means, 0).confidence_interval(0.95)
@@ -75,12 +75,12 @@ def test_the_mean_over_seeds_has_students_interval(task, tmp_path: Path) -> None
     assert rows["prompt_set"].isna().all() and rows["axis"].isna().all() and "balanced_accuracy" in rows.index
 
 
-def test_the_gain_is_paired_and_its_interval_is_of_the_differences(task, tmp_path: Path) -> None:
+def test_the_gain_is_paired_and_its_interval_is_that_of_the_differences(task, tmp_path: Path) -> None:
     plain, other = draw_scores(5, 0.4, 1), draw_scores(5, 0.7, 2)
-    for prompts, a, b in zip(sets(task, 5), plain, other, strict=True):
+    for prompts, a, b in zip(seed_prompts(task, 5), plain, other, strict=True):
         write_cell(tmp_path, PLAIN, prompts, a)
         write_cell(tmp_path, OTHER, prompts, b)
-    write_summary(tmp_path, OTHER, sets(task, 5), PLAIN)
+    write_summary(tmp_path, OTHER, seed_prompts(task, 5), PLAIN)
     gain = summary(tmp_path, OTHER.run).set_index("metric").loc["accuracy_gain"]
     expected = stats.ttest_rel(other.mean(1), plain.mean(1)).confidence_interval(0.95)
     np.testing.assert_allclose([gain["low"], gain["high"]], expected, rtol=1e-12)
@@ -89,7 +89,7 @@ def test_the_gain_is_paired_and_its_interval_is_of_the_differences(task, tmp_pat
 
 def test_a_single_seed_has_the_interval_of_its_cell_and_a_gain_over_queries(task, tmp_path: Path) -> None:
     plain, other = draw_scores(1, 0.4, 1)[0], draw_scores(1, 0.7, 2)[0]
-    (prompts,) = sets(task, 1)
+    (prompts,) = seed_prompts(task, 1)
     write_cell(tmp_path, PLAIN, prompts, plain)
     write_cell(tmp_path, OTHER, prompts, other)
     write_summary(tmp_path, OTHER, [prompts], PLAIN)
@@ -106,7 +106,7 @@ def test_a_single_seed_has_the_interval_of_its_cell_and_a_gain_over_queries(task
 def test_episodes_that_one_contestant_skipped_are_not_paired(task, tmp_path: Path) -> None:
     plain, other = draw_scores(1, 0.4, 1)[0], draw_scores(1, 0.7, 2)[0]
     other[:4] = np.nan
-    (prompts,) = sets(task, 1)
+    (prompts,) = seed_prompts(task, 1)
     write_cell(tmp_path, PLAIN, prompts, plain)
     write_cell(tmp_path, OTHER, prompts, other)
     write_summary(tmp_path, OTHER, [prompts], PLAIN)
@@ -114,10 +114,10 @@ def test_episodes_that_one_contestant_skipped_are_not_paired(task, tmp_path: Pat
     assert gain["n_episodes"] == 8 and gain["value"] == pytest.approx((other - plain)[4:].mean())
 
 
-def test_every_pass_has_a_mean_on_test_and_development(task, tmp_path: Path) -> None:
-    for prompts, seed_scores in zip(sets(task, 3), draw_scores(3, 0.5, 3), strict=True):
+def test_every_pass_has_a_mean_on_the_test_and_development_splits(task, tmp_path: Path) -> None:
+    for prompts, seed_scores in zip(seed_prompts(task, 3), draw_scores(3, 0.5, 3), strict=True):
         write_cell(tmp_path, OTHER, prompts, seed_scores, traced=True)
-    write_summary(tmp_path, OTHER, sets(task, 3))
+    write_summary(tmp_path, OTHER, seed_prompts(task, 3))
     rows = summary(tmp_path, OTHER.run).query("axis == 'passes'")
     assert rows.groupby(["evaluator", "metric"])["axis_value"].agg(list).to_dict() == {
         (evaluator, metric): passes
@@ -127,11 +127,11 @@ def test_every_pass_has_a_mean_on_test_and_development(task, tmp_path: Path) -> 
     assert rows.query("metric == 'kl_to_icl' and axis_value == 2")["value"].tolist() == [1.0, 1.0]
 
 
-def test_a_summary_replaces_older_ones_that_another_process_may_remove(
+def test_a_summary_replaces_older_ones_even_if_another_process_removes_them(
     task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several workers write the same summary; at any time there is one."""
-    (prompts,) = sets(task, 1)
+    """Several workers write the same summary, and one summary exists at any time."""
+    (prompts,) = seed_prompts(task, 1)
     write_cell(tmp_path, PLAIN, prompts, draw_scores(1, 0.5, 4)[0])
     path = summary_path(tmp_path, "model", prompts)
     older = path.parents[1].with_name(path.parents[1].name[:-8] + "00000000") / "summary" / path.name
@@ -154,8 +154,10 @@ def fail() -> cells.Tables:
     raise ValueError("no")
 
 
-def test_a_mean_over_a_failed_set_is_failed_and_if_all_sets_failed_there_is_no_summary(task, tmp_path: Path) -> None:
-    first, second = sets(task, 2)
+def test_a_mean_over_sets_of_which_one_failed_is_failed_and_if_all_failed_no_summary_is_written(
+    task, tmp_path: Path
+) -> None:
+    first, second = seed_prompts(task, 2)
     for prompts, seed_scores in zip((first, second), draw_scores(2, 0.5, 4), strict=True):
         write_cell(tmp_path, PLAIN, prompts, seed_scores)
         write_cell(tmp_path, OTHER, prompts, seed_scores)
@@ -174,7 +176,7 @@ def test_a_mean_over_a_failed_set_is_failed_and_if_all_sets_failed_there_is_no_s
 
 
 def test_a_pass_that_failed_on_one_set_has_no_mean_but_other_passes_have_one(task, tmp_path: Path) -> None:
-    prompt_sets = sets(task, 3)
+    prompt_sets = seed_prompts(task, 3)
     for prompts, seed_scores in zip(prompt_sets, draw_scores(3, 0.5, 3), strict=True):
         write_cell(tmp_path, OTHER, prompts, seed_scores, traced=True)
     path = cells.cell_path(tmp_path, OTHER, prompt_sets[1])

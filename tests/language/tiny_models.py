@@ -1,5 +1,7 @@
-"""Tiny random language models of several architectures, saved with a tokenizer in the format of transformers, so that
-tests load them with the real loader."""
+"""Tiny random language models of several architectures.
+
+They are saved with a tokenizer in the format of transformers, so tests can load them as other checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, Cache, PreTrainedToke
 
 TokenizerKind = Literal["chars", "bpe"]
 
-# Architectures whose keys and values can be used as a memory, with explicit positions, and architectures without.
+# Architectures with explicit positions whose keys and values can be used as a memory, and architectures without keys.
 WITH_MEMORY = ("gpt2", "opt", "gpt_neo", "gptj", "gpt_neox", "llama", "qwen2")
 RECURRENT = ("mamba", "rwkv")
 CONTEXT_LENGTH = 160
@@ -68,8 +70,7 @@ _CORPUS = [
 def save_tiny_model(
     model_type: str, folder: Path, tokenizer: TokenizerKind = "bpe", seed: int = 0, **changes: Any
 ) -> Path:
-    """Save a random model of this architecture with two layers, and its tokenizer, in `folder`; `changes` override its
-    configuration."""
+    """Save a random model with two layers, and its tokenizer, in `folder`. `changes` override its configuration."""
     fast = fast_tokenizer(tokenizer, _OPENING.get(model_type))
     settings = {"vocab_size": len(fast), "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None}
     config = AutoConfig.for_model(model_type, **(settings | _CONFIGS[model_type] | changes))
@@ -83,7 +84,7 @@ def save_tiny_model(
 
 
 def scale_weights(model: nn.Module, factor: float = 3.0) -> None:
-    """Scale the matrices and randomise the biases. With the initial weights, outputs hardly depend on the input."""
+    """Scale the matrices and randomise the biases, since outputs of initial weights hardly depend on the input."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim == 2 and "A_log" not in name:
@@ -93,8 +94,10 @@ def scale_weights(model: nn.Module, factor: float = 3.0) -> None:
 
 
 def fast_tokenizer(kind: TokenizerKind, opening: str | None = None) -> PreTrainedTokenizerFast:
-    """A tokenizer with a token for each printable ASCII character (`chars`), or byte-level BPE (`bpe`), in which a
-    character outside ASCII takes several tokens."""
+    """A tokenizer with a token for each printable ASCII character (`chars`), or byte-level BPE (`bpe`).
+
+    With byte-level BPE, a character outside ASCII has several tokens.
+    """
     if kind == "chars":
         vocabulary = [*_SPECIAL, *dict.fromkeys(string.printable)]
         backend = Tokenizer(models.WordLevel({token: i for i, token in enumerate(vocabulary)}, unk_token="<unk>"))
@@ -121,5 +124,5 @@ def fast_tokenizer(kind: TokenizerKind, opening: str | None = None) -> PreTraine
 
 
 def cache_argument(module: nn.Module, cache: Cache) -> dict[str, Cache]:
-    """The keyword argument for a cache, which has a different name in older versions of transformers."""
+    """The keyword argument for a cache, whose name differs between versions of transformers."""
     return {"cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values": cache}

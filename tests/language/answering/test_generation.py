@@ -26,7 +26,7 @@ UPPER = load_language_card("to-upper")[1]
 DEMONSTRATIONS = [Example("paris", "france"), Example("a, b", "a")]
 INPUTS = ["rome", "é", "a long one, of which there are more tokens", "naïve", "oslo"]
 TOKENS = 6
-NEVER = ("\N{SNOWMAN}",)
+UNUSED_ENDINGS = ("\N{SNOWMAN}",)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def generate_all(model, shared: bool, tokens: int = TOKENS, size: int = 64) -> l
     batch_questions = questions(model.tokens, [prompt(UPPER, DEMONSTRATIONS, x) for x in INPUTS], shared)
 
     def reply(part, memory, on_prompt_end):
-        return generate(model, part, batches, tokens, NEVER, memory, on_prompt_end)
+        return generate(model, part, batches, tokens, UNUSED_ENDINGS, memory, on_prompt_end)
 
     return run_rounds(model, method("icl"), batch_questions, reply, batches, shared=shared, pass_counts={1})[1].replies
 
@@ -71,7 +71,7 @@ def test_tokens_equal_those_of_transformers(architecture: str, folder, model) ->
 
 @pytest.mark.parametrize("architecture", ["mamba", "mistral"])
 def test_a_model_without_a_memory_reads_every_token_once(architecture: str, folder, model) -> None:
-    """Generation settings of the checkpoint have no effect: a repetition penalty would change the answers."""
+    """Generation settings of the checkpoint have no effect. The repetition penalty would change the answers."""
     expected = generate_all(model(architecture), shared=False, size=2)
     penalised = load(str(folder(architecture)))
     module, sizes = penalised._module, []
@@ -84,8 +84,8 @@ def test_a_model_without_a_memory_reads_every_token_once(architecture: str, fold
     assert sum(sizes) == sum(lengths) + len(INPUTS) * (TOKENS - 1)
 
 
-def test_a_wrong_cache_is_not_used(folder) -> None:
-    """The cache of RWKV mixes up the rows of a batch; the damaged module reads the last token only."""
+def test_models_whose_cache_gives_wrong_tokens_cannot_generate(folder) -> None:
+    """The cache of RWKV mixes up the rows of a batch. The damaged module reads only the last token."""
     assert not load(str(folder("rwkv"))).can_generate
     module = AutoModelForCausalLM.from_pretrained(folder("mistral"), dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(folder("mistral"))
@@ -138,11 +138,13 @@ def test_an_answer_is_read_up_to_the_first_ending_and_stripped() -> None:
         ("equal", "A", " A", True),
     ],
 )
-def test_correct_answers(match: str, predicted: str, target: str, expected: bool) -> None:
+def test_correct_answers_equal_the_target_or_begin_with_it(
+    match: str, predicted: str, target: str, expected: bool
+) -> None:
     assert is_correct(UPPER.model_copy(update={"match": match}), predicted, target) is expected
 
 
-def test_the_first_token_is_judged_if_the_target_is_one_token() -> None:
+def test_the_first_token_is_scored_only_if_the_target_is_one_token() -> None:
     from iclbench.language.answering.answers import judge_text as judge
 
     text = {(1,): " A", (1, 2): " AB"}.__getitem__
@@ -160,10 +162,12 @@ def test_every_query_is_answered_after_its_own_demonstrations(model) -> None:
         [Example(names[i], "a"), Example(names[i - 1], "b"), Example(names[i - 2], "c")] for i in range(3)
     ]
     queries = questions(llama.tokens, [prompt(UPPER, examples, "x") for examples in demonstrations], False)
-    assert len({len(question.demonstrations) for question in queries}) == 1  # so that they are rows of one memory
+    assert (
+        len({len(question.demonstrations) for question in queries}) == 1
+    )  # so that all questions are rows of one memory
 
     def reply(part, memory, on_prompt_end):
-        return generate(llama, part, batches, TOKENS, NEVER, memory, on_prompt_end)
+        return generate(llama, part, batches, TOKENS, UNUSED_ENDINGS, memory, on_prompt_end)
 
     batched = run_rounds(llama, thinking, queries, reply, batches, shared=False, pass_counts={1, 3})[3].replies
     for question, answer in zip(queries, batched, strict=True):
@@ -174,8 +178,8 @@ def test_every_query_is_answered_after_its_own_demonstrations(model) -> None:
 
 
 @pytest.mark.parametrize("eta", [0.5, 0.001])
-def test_the_divergence_is_that_of_the_next_token_from_the_first_pass(eta: float, model) -> None:
-    """KL(first || later) against a sum in NumPy; eta = 0.001 gives values near the rounding error of float32."""
+def test_the_divergence_is_that_of_next_token_distributions_from_the_first_pass(eta: float, model) -> None:
+    """KL(first || later) against a sum in NumPy. With eta = 0.001, it is near the rounding error of float32."""
     llama, batches = model("llama"), Batches(8)
     queries = questions(llama.tokens, [prompt(UPPER, DEMONSTRATIONS, x) for x in INPUTS], True)
     log_probabilities: dict[int, dict[int, np.ndarray]] = {}
@@ -187,7 +191,7 @@ def test_the_divergence_is_that_of_the_next_token_from_the_first_pass(eta: float
             of_call.update(zip(numbers, next_token.double().log_softmax(-1).numpy(), strict=True))
             on_prompt_end(numbers, next_token)
 
-        return generate(llama, part, batches, 1, NEVER, memory, record)
+        return generate(llama, part, batches, 1, UNUSED_ENDINGS, memory, record)
 
     thinking = method("deep-thinking", {"eta": eta, "passes": 3})
     rounds = run_rounds(llama, thinking, queries, reply, batches, shared=True, pass_counts={1, 2, 3})

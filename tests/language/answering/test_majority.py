@@ -1,4 +1,4 @@
-"""The majority baseline compared with counts by hand."""
+"""The majority baseline, against counts by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def episodes(*answers: tuple[str, tuple[str, ...]]) -> list[LanguageEpisode]:
     ]
 
 
-def test_of_tied_answers_the_first_in_the_alphabet_is_selected() -> None:
+def test_among_equally_frequent_answers_the_alphabetically_first_is_selected() -> None:
     labels = ("positive", "negative")
     for order in (("positive", "negative"), ("negative", "positive")):
         answers, reason = majority(SST2, episodes(*((y, labels) for y in order)))
@@ -24,7 +24,7 @@ def test_of_tied_answers_the_first_in_the_alphabet_is_selected() -> None:
         assert "'negative'" in reason and "1 of 2" in reason
 
 
-def test_if_every_query_has_its_own_candidates_the_answer_is_a_place() -> None:
+def test_if_candidates_differ_between_queries_the_most_frequent_position_is_selected() -> None:
     queries = episodes(("b", ("a", "b", "c")), ("e", ("d", "e")), ("f", ("f", "g")), ("k", ("h", "i", "k")))
     answers, reason = majority(SST2, queries)
     assert "candidate 2" in reason and "2 of 4" in reason
@@ -32,7 +32,7 @@ def test_if_every_query_has_its_own_candidates_the_answer_is_a_place() -> None:
     assert answers.scores["accuracy"].tolist() == [1.0, 1.0, 0.0, 0.0]
 
 
-def test_queries_with_fewer_candidates_use_their_last_one() -> None:
+def test_for_queries_with_fewer_candidates_the_last_one_is_selected() -> None:
     with_four = [(f"d{i}", (f"a{i}", f"b{i}", f"c{i}", f"d{i}")) for i in range(3)]
     queries = episodes(*with_four, ("z", ("x", "y", "z")), ("v", ("u", "v", "w")))
     answers, reason = majority(SST2, queries)

@@ -25,7 +25,7 @@ from tests.language.tiny_models import RECURRENT, WITH_MEMORY, save_tiny_model
 
 SST2 = load_language_card("sst2")[1]
 DEMONSTRATIONS = [Example("a fine film", "good"), Example("dull", "bad")]
-# One token, several tokens, a prefix of another candidate, not ASCII.
+# Candidates with one and several tokens, a prefix of another candidate, and a character outside ASCII.
 CANDIDATES = [" good", " bad", " g", " positive", " é"]
 
 
@@ -87,7 +87,7 @@ def plain_scores(folder) -> list[list[float]]:
 @pytest.mark.parametrize("architecture", [*WITH_MEMORY, *RECURRENT, "mistral"])
 def test_scores_equal_those_of_a_plain_loop(architecture: str, folder, model) -> None:
     expected = plain_scores(folder(architecture))
-    assert np.ptp(expected, axis=0).max() > 0.01  # they depend on the query
+    assert np.ptp(expected, axis=0).max() > 0.01  # scores depend on the query
     for shared in (True, False):
         np.testing.assert_allclose(scores(model(architecture), shared), expected, rtol=2e-5, atol=2e-5)
 
@@ -117,7 +117,9 @@ def test_every_query_is_scored_after_its_own_demonstrations(model) -> None:
         for p in (prompt(SST2, examples, "so") for examples in demonstrations)
     ]
     tokenised = questions(llama.tokens, texts, False)
-    assert len({len(question.demonstrations) for question in tokenised}) == 1  # so that they are rows of one memory
+    assert (
+        len({len(question.demonstrations) for question in tokenised}) == 1
+    )  # so that all questions are rows of one memory
     batched = run_rounds(llama, thinking, tokenised, reply(llama, batches), batches, shared=False, pass_counts={1, 3})[
         3
     ].replies
@@ -129,8 +131,8 @@ def test_every_query_is_scored_after_its_own_demonstrations(model) -> None:
     assert np.ptp(batched, axis=0).max() > 1e-2
 
 
-def test_common_tokens_of_candidates_are_read_once(model, monkeypatch) -> None:
-    """Three of five candidates have one token, and one is a prefix of another, so two rows are enough."""
+def test_tokens_that_candidates_share_are_read_once(model, monkeypatch) -> None:
+    """Three of five candidates have one token, and one is a prefix of another one, so two rows suffice."""
     llama, batch_rows = model("llama"), []
     plain_logits = llama.logits
     monkeypatch.setattr(llama, "logits", lambda ids, *rest: batch_rows.append(len(ids)) or plain_logits(ids, *rest))
@@ -141,7 +143,7 @@ def test_common_tokens_of_candidates_are_read_once(model, monkeypatch) -> None:
     assert batch_rows == [len(longest)] and len(longest) < len(CANDIDATES)
 
 
-def test_the_distribution_after_the_prompt_is_passed_on_for_every_question(model) -> None:
+def test_the_distribution_after_the_prompt_is_recorded_for_every_question(model) -> None:
     llama, next_tokens = model("llama"), {}
     tokenised = [q.merge_demonstrations() for q in questions(llama.tokens, prompts(), True)]
     candidate_scores(
@@ -158,8 +160,8 @@ def test_the_distribution_after_the_prompt_is_passed_on_for_every_question(model
         torch.testing.assert_close(next_tokens[number], expected, rtol=0, atol=1e-5)
 
 
-def test_normalised_scores() -> None:
-    """By hand: -6 over 1 token, 3 characters and 4 bytes; -8 over 4 tokens, 4 characters and 4 bytes."""
+def test_scores_per_token_character_and_byte_are_divided_by_the_length_of_the_answer() -> None:
+    """The score -6 is divided by 1 token, 3 characters or 4 bytes, and -8 by 4 tokens, 4 characters or 4 bytes."""
     from iclbench.language.prompting.tokenised import Continuation, Question
 
     episode = LanguageEpisode((), Example("x", "abé"), ("abé", "abcd"))

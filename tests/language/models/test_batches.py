@@ -1,4 +1,4 @@
-"""Batches of rows: order, equal lengths, and smaller batches when memory runs out."""
+"""Batches of rows: order, equal lengths, and smaller batches if memory runs out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iclbench.language.models.batches import Batches, is_failed_allocation, pad_
 
 
 @given(st.lists(st.integers(1, 9), max_size=20), st.integers(1, 25), st.booleans())
-def test_every_row_is_processed_once_longest_first(lengths: list[int], size: int, equal: bool) -> None:
+def test_every_row_is_processed_once_in_descending_order_of_length(lengths: list[int], size: int, equal: bool) -> None:
     row_batches = [rows for rows, result in Batches(size).run(lengths, lambda rows: rows, equal) if rows == result]
     all_rows = [row for rows in row_batches for row in rows]
     assert sorted(all_rows) == list(range(len(lengths)))
@@ -27,7 +27,7 @@ def test_every_row_is_processed_once_longest_first(lengths: list[int], size: int
         RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried"),
     ],
 )
-def test_out_of_memory_halves_the_batch_permanently(error: RuntimeError) -> None:
+def test_running_out_of_memory_halves_the_batch_size_permanently(error: RuntimeError) -> None:
     batches, sizes = Batches(16), []
 
     def work(rows: list[int]) -> None:
@@ -40,7 +40,7 @@ def test_out_of_memory_halves_the_batch_permanently(error: RuntimeError) -> None
     assert [len(rows) for rows, _ in batches.run([1] * 20, work)] == [4] * 5
 
 
-def test_other_errors_and_out_of_memory_with_a_single_row_are_raised() -> None:
+def test_other_errors_and_running_out_of_memory_with_a_single_row_are_raised() -> None:
     def fail(rows: list[int]) -> None:
         raise RuntimeError("shapes do not fit")
 

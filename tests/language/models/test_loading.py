@@ -1,4 +1,4 @@
-"""Loading of checkpoints from folders and from the hub's cache: errors, trust, and no network access."""
+"""Loading checkpoints from folders and from the cache of the hub: errors, trusted code, and no network access."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from iclbench.language.models.model import load
 from tests.language.tiny_models import fast_tokenizer, save_tiny_model, scale_weights
 from tests.refusals import refused
 
-# Network access ends the process, because libraries might catch an exception.
+# Network access ends the process, since libraries might catch an exception.
 NO_NETWORK = """
 import os, socket, sys, time
 def attempt(*_, **__):
@@ -55,7 +55,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def put_into_cache(folder: Path, hub: Path) -> str:
-    """Copy the folder into a cache of the hub as someone/cached, and return its commit."""
+    """Copy a model into a cache of the hub as `someone/cached`, and return its commit."""
     commit = "0123456789abcdef0123456789abcdef01234567"
     repository = hub / "models--someone--cached"
     shutil.copytree(folder, repository / "snapshots" / commit)
@@ -64,8 +64,8 @@ def put_into_cache(folder: Path, hub: Path) -> str:
     return commit
 
 
-def without_network(program: str, cache_folder: Path) -> list[str]:
-    """The output of the program, which runs without variables that forbid network access."""
+def run_without_network(program: str, cache_folder: Path) -> list[str]:
+    """Run a program without environment variables that forbid network access, and return the lines of its output."""
     environment = {k: v for k, v in os.environ.items() if k not in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")}
     process = subprocess.run(
         [sys.executable, "-c", NO_NETWORK + program],
@@ -80,7 +80,9 @@ def without_network(program: str, cache_folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_folders_the_cache_and_unknown_ids_need_no_network(tiny_model_folder, tmp_path: Path) -> None:
+def test_loading_from_folders_and_the_cache_and_refusing_unknown_ids_need_no_network(
+    tiny_model_folder, tmp_path: Path
+) -> None:
     commit = put_into_cache(tiny_model_folder("llama"), tmp_path / "hub")
     program = f"""
 print(load({str(tiny_model_folder("gpt2"))!r}).name)
@@ -93,14 +95,14 @@ except IclbenchError as error:
     print(error.code)
 print(time.perf_counter() - start)
 """
-    folder, from_cache, code, seconds = without_network(program, tmp_path)
+    folder, from_cache, code, seconds = run_without_network(program, tmp_path)
     assert folder == "tiny-gpt2"
     assert from_cache == "cached True"
     assert code == "missing-file"
     assert float(seconds) < 1
 
 
-def test_the_variable_for_offline_equals_the_option() -> None:
+def test_the_environment_variable_for_offline_mode_has_the_effect_of_the_option() -> None:
     with refused("missing-file", "someone/no-such-model", "--offline"):
         load("someone/no-such-model")
 
@@ -129,7 +131,7 @@ def test_a_cached_model_without_weights_is_refused(
         load("someone/cached")
 
 
-def test_a_name_that_is_not_an_id_is_refused() -> None:
+def test_a_name_that_is_not_a_valid_model_id_is_refused() -> None:
     with refused("missing-file", "what is this?"):
         load("what is this?", offline=True)
 
@@ -138,7 +140,7 @@ def test_a_name_that_is_not_an_id_is_refused() -> None:
     ("file", "name"),
     [("config.json", "config.json"), ("model.safetensors", "weights"), ("tokenizer.json", "tokenizer")],
 )
-def test_a_folder_with_a_missing_file_is_refused(file: str, name: str, folder: Path) -> None:
+def test_a_folder_without_a_required_file_is_refused(file: str, name: str, folder: Path) -> None:
     (folder / file).unlink()
     with refused("missing-file", folder, name, "save_pretrained"):
         load(str(folder))
@@ -171,10 +173,11 @@ def test_a_damaged_file_is_refused(
         load(str(folder))
 
 
-def test_an_adapter_is_refused_and_not_silently_ignored(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Alone, next to complete weights, and in the hub's cache: transformers applies it only if peft is installed."""
+def test_adapters_are_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transformers would silently ignore an adapter if peft is not installed.
+
+    The adapter is alone in a folder, next to complete weights, or in the cache of the hub.
+    """
     adapter_folder = tmp_path / "adapter"
     adapter_folder.mkdir()
     for path in (adapter_folder, folder):
@@ -194,7 +197,7 @@ def test_truncated_weights_are_refused(folder: Path) -> None:
         load(str(folder))
 
 
-def test_missing_weights_are_refused_and_not_drawn_at_random(folder: Path) -> None:
+def test_missing_weights_are_refused_and_not_initialised_at_random(folder: Path) -> None:
     AutoModel.from_pretrained(folder).save_pretrained(folder)  # without a head
     with refused("unreadable-file", folder, "LlamaForCausalLM", "lm_head.weight"):
         load(str(folder))
@@ -207,7 +210,7 @@ def test_weights_of_another_size_are_refused(folder: Path) -> None:
         load(str(folder))
 
 
-def test_tied_weights_are_not_missing(tiny_model_folder) -> None:
+def test_tied_weights_do_not_count_as_missing(tiny_model_folder) -> None:
     assert load(str(tiny_model_folder("gpt2"))).has_memory
 
 
@@ -269,7 +272,7 @@ def test_the_default_precision_of_a_bfloat16_checkpoint_is_float32(folder: Path)
     assert AutoConfig.from_pretrained(folder).dtype == torch.bfloat16
     models = {dtype: load(str(folder), dtype=dtype) for dtype in ("float32", "auto", "float16")}
     assert [model.dtype for model in models.values()] == [torch.float32, torch.bfloat16, torch.float16]
-    # Each precision is another contestant in the tables.
+    # Each precision is a separate contestant in the tables.
     name = models["float32"].name
     assert [model.name for model in models.values()] == [name, f"{name}-bfloat16", f"{name}-float16"]
     assert len({model.identity for model in models.values()}) == 3

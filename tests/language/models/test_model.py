@@ -1,4 +1,4 @@
-"""Pretrained models against a plain transformers model that reads the complete text in one pass."""
+"""Language models against a plain model of transformers that reads the complete text in one pass."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from iclbench.language.models.model import LanguageModel, load
 from tests.language.tiny_models import CONTEXT_LENGTH, RECURRENT, WITH_MEMORY, cache_argument, save_tiny_model
 from tests.refusals import refused
 
-# Bloom has ALiBi, and so no explicit positions.
-REMEMBERS = (*WITH_MEMORY, "bloom")
-ALL = (*REMEMBERS, *RECURRENT, "mistral")
+# Bloom uses ALiBi, so it has no explicit positions.
+ALL_WITH_MEMORY = (*WITH_MEMORY, "bloom")
+ARCHITECTURES = (*ALL_WITH_MEMORY, *RECURRENT, "mistral")
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def draw(rows: int, length: int, seed: int = 0) -> Tensor:
     return torch.randint(3, 290, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
-def padded(queries: list[Tensor]) -> tuple[Tensor, Tensor]:
+def pad(queries: list[Tensor]) -> tuple[Tensor, Tensor]:
     mask = torch.tensor([[i < len(q) for i in range(max(map(len, queries)))] for q in queries])
     return torch.nn.utils.rnn.pad_sequence(queries, batch_first=True), mask
 
@@ -53,43 +53,43 @@ def full_mask(ids: Tensor) -> Tensor:
 
 @torch.no_grad()
 def plain_logits(module, ids: Tensor) -> Tensor:
-    """Logits of one forward pass without mask, positions and cache."""
+    """Logits of one forward pass without a mask, positions or a cache."""
     return module(input_ids=ids, use_cache=False).logits
 
 
-def assert_same(actual: Tensor, expected: Tensor) -> None:
+def assert_close(actual: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(actual, expected, rtol=0, atol=2e-6 * float(expected.abs().max()))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", REMEMBERS)
+@pytest.mark.parametrize("architecture", ALL_WITH_MEMORY)
 def test_a_query_after_the_memory_has_the_logits_of_one_plain_pass(architecture: str, model, plain_module) -> None:
     demonstrations, query = draw(1, 23), draw(1, 9, seed=1)
     logits = model(architecture).logits(query, full_mask(query), model(architecture).read(demonstrations))
-    assert_same(logits, plain_logits(plain_module(architecture), torch.cat([demonstrations, query], 1))[:, 23:])
+    assert_close(logits, plain_logits(plain_module(architecture), torch.cat([demonstrations, query], 1))[:, 23:])
 
 
-@pytest.mark.parametrize("architecture", REMEMBERS)
+@pytest.mark.parametrize("architecture", ALL_WITH_MEMORY)
 def test_queries_of_different_lengths_share_a_memory_and_do_not_see_each_other(
     architecture: str, model, plain_module
 ) -> None:
     demonstrations = draw(1, 17)
     queries = [draw(1, length, seed=length)[0] for length in (9, 4, 1, 7, 9)]
     memory = model(architecture).read(demonstrations)
-    logits = model(architecture).logits(*padded(queries), memory)
-    first_four = torch.cat([model(architecture).logits(*padded(queries[:4])[:2], memory), logits[4:]])
+    logits = model(architecture).logits(*pad(queries), memory)
+    first_four = torch.cat([model(architecture).logits(*pad(queries[:4])[:2], memory), logits[4:]])
     for row, query in enumerate(queries):
         expected = plain_logits(plain_module(architecture), torch.cat([demonstrations[0], query])[None])[:, 17:]
-        assert_same(logits[row : row + 1, : len(query)], expected)
-        assert_same(first_four[row : row + 1, : len(query)], expected)
+        assert_close(logits[row : row + 1, : len(query)], expected)
+        assert_close(first_four[row : row + 1, : len(query)], expected)
 
 
-@pytest.mark.parametrize("architecture", ALL)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_padded_prompts_have_the_logits_of_single_prompts(architecture: str, model, plain_module) -> None:
     prompts = [draw(1, length, seed=length)[0] for length in (21, 12, 3)]
-    logits = model(architecture).logits(*padded(prompts))
+    logits = model(architecture).logits(*pad(prompts))
     for row, prompt in enumerate(prompts):
-        assert_same(logits[row : row + 1, : len(prompt)], plain_logits(plain_module(architecture), prompt[None]))
+        assert_close(logits[row : row + 1, : len(prompt)], plain_logits(plain_module(architecture), prompt[None]))
 
 
 @pytest.mark.parametrize("architecture", ("gpt2", "llama", "bloom"))
@@ -98,12 +98,12 @@ def test_each_row_can_have_its_own_memory(architecture: str, model, plain_module
     memory = model(architecture).read(demonstrations)
     assert (memory.batch, memory.length) == (3, 14)
     expected = plain_logits(plain_module(architecture), torch.cat([demonstrations, queries], 1))
-    assert_same(model(architecture).logits(queries, full_mask(queries), memory), expected[:, 14:])
+    assert_close(model(architecture).logits(queries, full_mask(queries), memory), expected[:, 14:])
     single_row = model(architecture).logits(queries[1:2], full_mask(queries[1:2]), memory.rows([1]))
-    assert_same(single_row, expected[1:2, 14:])
+    assert_close(single_row, expected[1:2, 14:])
 
 
-@pytest.mark.parametrize("architecture", REMEMBERS)
+@pytest.mark.parametrize("architecture", ALL_WITH_MEMORY)
 def test_reading_in_two_steps_gives_the_keys_and_values_of_one_pass(architecture: str, model, plain_module) -> None:
     ids, cached = draw(1, 12), DynamicCache()
     with torch.no_grad():
@@ -113,13 +113,13 @@ def test_reading_in_two_steps_gives_the_keys_and_values_of_one_pass(architecture
     first = model(architecture).read(ids)
     second = model(architecture).read(ids, after=first)
     for layer, memory in enumerate((cached.layers[0], cached.layers[1])):
-        assert_same(first.keys[layer], memory.keys[:, :, :12])
-        assert_same(second.keys[layer], memory.keys[:, :, 12:])
-        assert_same(second.values[layer], memory.values[:, :, 12:])
+        assert_close(first.keys[layer], memory.keys[:, :, :12])
+        assert_close(second.keys[layer], memory.keys[:, :, 12:])
+        assert_close(second.values[layer], memory.values[:, :, 12:])
 
 
 @pytest.mark.parametrize("architecture", WITH_MEMORY)
-def test_tokens_can_be_read_again_at_the_same_positions(architecture: str, model, plain_module) -> None:
+def test_tokens_can_be_read_twice_at_the_same_positions(architecture: str, model, plain_module) -> None:
     ids, cached = draw(1, 12), DynamicCache()
     repeated_ids = torch.cat([ids, ids], 1)
     with torch.no_grad():
@@ -132,10 +132,10 @@ def test_tokens_can_be_read_again_at_the_same_positions(architecture: str, model
         )
     second = model(architecture).read(ids, after=model(architecture).read(ids), first=0)
     for layer in range(2):
-        assert_same(second.keys[layer], cached.layers[layer].keys[:, :, 12:])
+        assert_close(second.keys[layer], cached.layers[layer].keys[:, :, 12:])
 
 
-def test_positions_of_a_model_without_explicit_positions_are_refused(model) -> None:
+def test_setting_positions_is_refused_for_a_model_without_explicit_positions(model) -> None:
     memory = model("bloom").read(draw(1, 5))
     assert not model("bloom").uses_positions
     with refused("not-applicable", "'bloom'", "-o method.positions=continue"):
@@ -153,11 +153,11 @@ def test_queries_do_not_change_the_memory(architecture: str, model) -> None:
     assert all(torch.equal(a, b) for a, b in zip(copies, memory.tensors().values(), strict=True))
 
 
-@pytest.mark.parametrize("architecture", ALL)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_logits_at_selected_positions_equal_those_of_all_and_the_others_are_not_computed(
     architecture: str, model
 ) -> None:
-    ids, mask = padded([draw(1, length, seed=length)[0] for length in (12, 8, 10)])
+    ids, mask = pad([draw(1, length, seed=length)[0] for length in (12, 8, 10)])
     keep = torch.tensor([[11, 3], [7, 0], [2, 2]])
     head_lengths: list[int] = []
     head = model(architecture)._module.get_output_embeddings()
@@ -167,17 +167,17 @@ def test_logits_at_selected_positions_equal_those_of_all_and_the_others_are_not_
     finally:
         hook.remove()
     assert head_lengths == [2, 12]
-    assert_same(selected, torch.stack([all_logits[row, places] for row, places in enumerate(keep)]))
+    assert_close(selected, torch.stack([all_logits[row, places] for row, places in enumerate(keep)]))
 
 
-def test_positions_are_selected_from_all_logits_if_the_head_does_not_support_them(
+def test_if_the_head_is_unknown_selected_logits_are_taken_from_all_logits(
     model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = draw(2, 6)
     keep = torch.tensor([[5], [1]])
     expected = model("gpt2").logits(ids, full_mask(ids), keep=keep)
     monkeypatch.setattr(model("gpt2"), "_head", None)
-    assert_same(model("gpt2").logits(ids, full_mask(ids), keep=keep), expected)
+    assert_close(model("gpt2").logits(ids, full_mask(ids), keep=keep), expected)
 
 
 @pytest.mark.parametrize(("architecture", "name"), [("mamba", "mamba"), ("rwkv", "rwkv"), ("mistral", "window of 8")])
@@ -190,7 +190,7 @@ def test_models_without_a_memory_give_the_reason(architecture: str, name: str, m
         model(architecture).logits(draw(1, 4), full_mask(draw(1, 4)), model("llama").read(draw(1, 4)))
 
 
-def test_an_architecture_with_a_sliding_window_has_a_memory_without_its_window(tmp_path: Path) -> None:
+def test_a_model_without_its_sliding_window_has_a_memory(tmp_path: Path) -> None:
     assert load(str(save_tiny_model("mistral", tmp_path / "wide", sliding_window=None))).has_memory
 
 
@@ -199,7 +199,7 @@ def test_an_architecture_with_a_sliding_window_has_a_memory_without_its_window(t
     [lambda past, new: torch.cat([0 * past, new], -2), lambda past, new: new],
     ids=("zeros", "dropped"),
 )
-def test_loading_detects_a_memory_that_does_not_work(
+def test_a_model_whose_memory_gives_wrong_logits_has_no_memory(
     wrong: Callable[[Tensor, Tensor], Tensor], folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not load(str(folder("llama"))).memory_obstacle
@@ -225,13 +225,13 @@ def test_a_text_beyond_the_context_length_is_refused(architecture: str, model) -
         language_model.read(draw(1, CONTEXT_LENGTH - 3), after=memory)
 
 
-def test_context_lengths_are_those_of_the_architecture(model) -> None:
-    limits = {architecture: model(architecture).longest for architecture in ALL}
+def test_context_lengths_are_read_from_the_configuration(model) -> None:
+    limits = {architecture: model(architecture).longest for architecture in ARCHITECTURES}
     assert {architecture for architecture, limit in limits.items() if limit is None} == {"bloom", "mamba"}
     assert {limit for limit in limits.values() if limit is not None} == {CONTEXT_LENGTH}
 
 
-def test_half_precision_has_a_memory_in_half_precision_and_logits_in_float32(folder) -> None:
+def test_a_model_in_half_precision_has_a_memory_in_half_precision_and_logits_in_float32(folder) -> None:
     half = load(str(folder("llama")), dtype="bfloat16")
     memory = half.read(draw(1, 8))
     query = draw(2, 4)
@@ -242,7 +242,7 @@ def test_half_precision_has_a_memory_in_half_precision_and_logits_in_float32(fol
 
 
 def test_logits_of_the_tiny_models_depend_on_earlier_tokens(model) -> None:
-    for architecture in ALL:
+    for architecture in ARCHITECTURES:
         query = draw(1, 6)
         first, second = (
             checks.plain_logits(model(architecture), torch.cat([draw(1, 9, seed=s), query], 1))[:, -1] for s in (1, 2)

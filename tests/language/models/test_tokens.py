@@ -1,4 +1,4 @@
-"""Tokenised texts: the ends of tokens, and special tokens."""
+"""Tokenised texts: positions in the text at which tokens end, and special tokens."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ CHARS, BPE, LLAMA = (
 )
 
 
-def metaspace() -> Tokenizer:
-    """A tokenizer like that of Llama 2: spaces become ▁, one ▁ precedes the text, and unknown characters are bytes."""
+def metaspace_tokenizer() -> Tokenizer:
+    """A tokenizer like that of Llama 2: spaces become ▁, a ▁ precedes the text, and unknown characters become bytes."""
     bytes_ = {f"<0x{i:02X}>": i + 3 for i in range(256)}
     words = {c: i + 300 for i, c in enumerate("▁abc:>-")}
     merges = [("▁", "a"), ("▁", "b")]
@@ -36,7 +36,7 @@ def metaspace() -> Tokenizer:
 
 @settings(max_examples=60, deadline=None)
 @given(st.text(st.sampled_from("ab ->:\nReview café λ😀."), max_size=30))
-def test_tokens_up_to_an_end_decode_to_the_text_up_to_it(text: str) -> None:
+def test_tokens_up_to_the_end_of_a_character_decode_to_the_text_up_to_it(text: str) -> None:
     tokens = BPE(text)
     assert len(tokens.ids) == len(tokens.ends)
     assert BPE.text(tokens.ids) == text
@@ -58,7 +58,7 @@ def test_character_level_tokens_end_after_each_character() -> None:
 
 def test_ends_refer_to_the_original_text_if_spaces_are_replaced() -> None:
     text = "a b\n-> a"
-    tokens = metaspace()(text)
+    tokens = metaspace_tokenizer()(text)
     assert (tokens.ids[0], tokens.ends[0], tokens.ends[-1]) == (0, 0, len(text))
     assert tokens.ends[1:] == (1, 3, 4, 5, 6, 8)
 
@@ -71,11 +71,11 @@ def test_a_text_has_exactly_one_beginning_of_text_token(text: str) -> None:
     assert LLAMA(text).ends[-1] == len(text)
 
 
-def test_no_beginning_of_text_token_if_the_tokenizer_adds_none() -> None:
+def test_a_text_has_no_beginning_of_text_token_if_the_tokenizer_adds_none() -> None:
     assert 0 not in BPE("example:a").ids
 
 
-def test_no_end_of_text_token_even_if_the_tokenizer_adds_one() -> None:
+def test_a_text_has_no_end_of_text_token_even_if_the_tokenizer_adds_one() -> None:
     words = fast_tokenizer("bpe", "<s>")
     words.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
@@ -88,7 +88,7 @@ def test_an_empty_text_has_only_the_beginning_of_text_token() -> None:
     assert BPE("") == Tokens((), ())
 
 
-def test_truncation_and_padding_of_the_file_are_ignored() -> None:
+def test_truncation_and_padding_in_the_tokenizer_file_are_ignored() -> None:
     words = fast_tokenizer("bpe")
     words.backend_tokenizer.enable_truncation(3)
     words.backend_tokenizer.enable_padding(length=40, pad_id=1, pad_token="</s>")

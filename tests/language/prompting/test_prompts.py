@@ -1,4 +1,4 @@
-"""Frozen language prompts: which episodes depend on which settings."""
+"""Frozen language prompts, and the settings on which queries and demonstrations depend."""
 
 import os
 from collections import Counter
@@ -16,11 +16,11 @@ from tests.refusals import refused
 LABELS = ("no", "yes", "so")
 
 
-def texts(prefix, count, labels=LABELS):
+def examples(prefix, count, labels=LABELS):
     return tuple(Example(f"{prefix}{i}", labels[i % len(labels)]) for i in range(count))
 
 
-POOL = Pool(texts("train", 60), texts("test", 40), LABELS)
+POOL = Pool(examples("train", 60), examples("test", 40), LABELS)
 
 
 def prompts(pool=POOL, demonstrations="shared", answers="choice", **changes):
@@ -37,9 +37,9 @@ def prompts(pool=POOL, demonstrations="shared", answers="choice", **changes):
     return LanguagePrompts(LanguageTask("mine", card, None, "own"), **settings).with_pool(pool)
 
 
-def own_prompts(**changes):
-    """Prompts as in the mapping tasks: each query has its own demonstrations, from the same pool."""
-    pairs = texts("word", 20, [f"out{i}" for i in range(20)])
+def mapping_prompts(**changes):
+    """Prompts as in the mapping tasks, in which each query has separate demonstrations from the same pool."""
+    pairs = examples("word", 20, [f"out{i}" for i in range(20)])
     return prompts(Pool(pairs, pairs), "own", "greedy", **changes)
 
 
@@ -51,43 +51,43 @@ def demonstrations_of(prompt_set):
     return [list(episode.demonstrations) for episode in prompt_set.drawn_episodes]
 
 
-def test_repeated_queries_have_their_index():
-    repeated, distinct = own_prompts(), own_prompts(episodes=20)
+def test_repeated_queries_are_numbered_by_their_first_occurrence():
+    repeated, distinct = mapping_prompts(), mapping_prompts(episodes=20)
     assert repeated.repeated_queries.tolist() == [*distinct._query_index, *distinct._query_index[:10]]
     assert (
         distinct.repeated_queries is None
-        and own_prompts(shots=0).repeated_queries is None
+        and mapping_prompts(shots=0).repeated_queries is None
         and prompts().repeated_queries is None
     )
 
 
-@pytest.mark.parametrize("make", [prompts, own_prompts])
+@pytest.mark.parametrize("make", [prompts, mapping_prompts])
 def test_queries_do_not_depend_on_the_demonstrations(make):
     first = queries(make())
     for changes in ({"demo_seed": 1}, {"order": 2}, {"shots": 2}, {"shift": "shuffled-labels"}):
         assert queries(make(**changes)) == first
-    # Without demonstrations, a repeated query would be the same prompt.
+    # Without demonstrations, queries are not repeated, since their prompts would be the same.
     distinct = list(dict.fromkeys(first))
     assert queries(make(shots=0)) == distinct and demonstrations_of(make(shots=0)) == [[]] * len(distinct)
     assert queries(make(episodes=10)) == first[:10]
     assert queries(make(seed=1)) != first
 
 
-@pytest.mark.parametrize("make", [prompts, own_prompts])
+@pytest.mark.parametrize("make", [prompts, mapping_prompts])
 def test_the_same_settings_give_the_same_prompts_and_ids(make):
     assert make().drawn_episodes == make().drawn_episodes
     assert make().id == make().id
 
 
-@pytest.mark.parametrize("make", [prompts, own_prompts])
+@pytest.mark.parametrize("make", [prompts, mapping_prompts])
 def test_demonstration_seeds_change_the_demonstrations(make):
-    """In some published code, seeds have no effect."""
+    """In some published code, these seeds have no effect."""
     sets = [frozenset(e.x for e in demonstrations_of(make(demo_seed=seed))[0]) for seed in range(10)]
     assert len(set(sets)) >= 9
 
 
-@pytest.mark.parametrize("make", [prompts, own_prompts])
-def test_demonstrations_of_fewer_shots_are_a_subset(make):
+@pytest.mark.parametrize("make", [prompts, mapping_prompts])
+def test_demonstrations_of_fewer_shots_are_a_subset_of_those_of_more(make):
     six_shots = demonstrations_of(make(shots=6))
     for shots in (1, 3, 5):
         for smaller, larger in zip(demonstrations_of(make(shots=shots)), six_shots, strict=True):
@@ -96,7 +96,7 @@ def test_demonstrations_of_fewer_shots_are_a_subset(make):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_classes_are_equally_frequent_in_a_random_order(seed):
+def test_classes_of_demonstrations_are_equally_frequent_and_in_random_order(seed):
     examples = demonstrations_of(prompts(demo_seed=seed))[0]
     assert Counter(e.y for e in examples) == dict.fromkeys(LABELS, 2)
     assert len(set(examples)) == 6
@@ -104,7 +104,7 @@ def test_classes_are_equally_frequent_in_a_random_order(seed):
     assert len(last_classes) == 9, "the last two demonstrations have any two classes, or the same one twice"
 
 
-@pytest.mark.parametrize("make", [prompts, own_prompts])
+@pytest.mark.parametrize("make", [prompts, mapping_prompts])
 def test_a_query_is_never_one_of_its_demonstrations(make):
     for seed in range(5):
         for episode in make(demo_seed=seed).drawn_episodes:
@@ -113,8 +113,8 @@ def test_a_query_is_never_one_of_its_demonstrations(make):
 
 
 def test_shared_demonstrations_are_never_queries_even_if_the_data_overlap():
-    """The training file of TREC has ten of its test questions; a mapping has a single pool."""
-    overlapping = Pool((*texts("test", 40), *texts("train", 20)), texts("test", 40), LABELS)
+    """The training file of TREC contains ten of its test questions, and a mapping has a single pool."""
+    overlapping = Pool((*examples("test", 40), *examples("train", 20)), examples("test", 40), LABELS)
     single = Pool(POOL.demonstrations, POOL.demonstrations, LABELS)
     for pool in (overlapping, single):
         for split in ("test", "development"):
@@ -125,7 +125,7 @@ def test_shared_demonstrations_are_never_queries_even_if_the_data_overlap():
 
 
 @pytest.mark.parametrize(
-    "pool", [POOL, replace(POOL, development=texts("dev", 9)), Pool(texts("a", 50), texts("a", 50))]
+    "pool", [POOL, replace(POOL, development=examples("dev", 9)), Pool(examples("a", 50), examples("a", 50))]
 )
 def test_development_queries_are_neither_test_queries_nor_demonstrations(pool):
     pool = replace(pool, labels=LABELS)
@@ -136,7 +136,7 @@ def test_development_queries_are_neither_test_queries_nor_demonstrations(pool):
         assert not development & {e.x for e in demonstrations_of(prompts(pool, demo_seed=seed))[0]}
 
 
-@pytest.mark.parametrize("make", [prompts, own_prompts])
+@pytest.mark.parametrize("make", [prompts, mapping_prompts])
 def test_orders_permute_the_same_demonstrations(make):
     default_order = demonstrations_of(make())
     orders = [demonstrations_of(make(order=order)) for order in range(1, 6)]
@@ -145,15 +145,15 @@ def test_orders_permute_the_same_demonstrations(make):
     assert len({tuple(d[0]) for d in [default_order, *orders]}) >= 5
 
 
-def test_shuffled_labels_do_not_change_the_inputs_and_the_multiset_of_outputs():
-    for make in (prompts, own_prompts):
+def test_shuffled_labels_change_neither_the_inputs_nor_the_multiset_of_outputs():
+    for make in (prompts, mapping_prompts):
         for plain, shuffled in zip(
             demonstrations_of(make()), demonstrations_of(make(shift="shuffled-labels")), strict=True
         ):
             assert [e.x for e in plain] == [e.x for e in shuffled]
             assert Counter(e.y for e in plain) == Counter(e.y for e in shuffled)
     for plain, shuffled in zip(
-        demonstrations_of(own_prompts()), demonstrations_of(own_prompts(shift="shuffled-labels")), strict=True
+        demonstrations_of(mapping_prompts()), demonstrations_of(mapping_prompts(shift="shuffled-labels")), strict=True
     ):
         assert all(a.y != b.y for a, b in zip(plain, shuffled, strict=True)), "if all outputs differ, all change"
 
@@ -161,8 +161,8 @@ def test_shuffled_labels_do_not_change_the_inputs_and_the_multiset_of_outputs():
 def test_the_permutation_of_labels_depends_on_query_and_seed():
     def permutations(**changes):
         pairs = zip(
-            demonstrations_of(own_prompts(**changes)),
-            demonstrations_of(own_prompts(shift="shuffled-labels", **changes)),
+            demonstrations_of(mapping_prompts(**changes)),
+            demonstrations_of(mapping_prompts(shift="shuffled-labels", **changes)),
             strict=True,
         )
         return [tuple([e.y for e in plain].index(e.y) for e in shuffled) for plain, shuffled in pairs]
@@ -173,7 +173,7 @@ def test_the_permutation_of_labels_depends_on_query_and_seed():
 
 @pytest.mark.parametrize("shots", [2, 3])
 def test_shuffling_two_classes_always_changes_a_label(shots):
-    pool = Pool(texts("train", 60, ("no", "yes")), texts("test", 40, ("no", "yes")), ("no", "yes"))
+    pool = Pool(examples("train", 60, ("no", "yes")), examples("test", 40, ("no", "yes")), ("no", "yes"))
     for seed in range(40):
         plain, mixed = (prompts(pool, shots=shots, demo_seed=seed, shift=s).shared for s in ("none", "shuffled-labels"))
         assert len({e.y for e in plain}) == 2
@@ -186,7 +186,7 @@ def test_a_single_demonstration_can_be_shuffled_only_if_it_has_candidates():
     assert prompts(choice, shots=1).can_shuffle
 
 
-def test_shuffled_labels_of_examples_with_candidates_are_other_candidates():
+def test_shuffled_labels_of_examples_with_candidates_are_other_candidates_of_the_example():
     pool = Pool(*[tuple(Example(f"{p}{i}", f"r{i}", (f"r{i}", f"w{i}", f"v{i}")) for i in range(20)) for p in "dq"])
     for plain, shuffled in zip(
         *(demonstrations_of(prompts(pool, shift=s)) for s in ("none", "shuffled-labels")), strict=True
@@ -194,8 +194,8 @@ def test_shuffled_labels_of_examples_with_candidates_are_other_candidates():
         assert all(b.y in a.candidates and b.y != a.y for a, b in zip(plain, shuffled, strict=True))
 
 
-def test_seeds_change_only_the_order_of_fixed_demonstrations():
-    pool = Pool(texts("dev", 5), texts("test", 20), LABELS, fixed=True)
+def test_demonstration_seeds_change_only_the_order_of_fixed_demonstrations():
+    pool = Pool(examples("dev", 5), examples("test", 20), LABELS, fixed=True)
     assert demonstrations_of(prompts(pool, shots=5))[0] == list(pool.demonstrations)
     assert demonstrations_of(prompts(pool, shots=3))[0] == list(pool.demonstrations[:3])
     orders = {tuple(demonstrations_of(prompts(pool, shots=5, demo_seed=seed))[0]) for seed in range(10)}
@@ -205,10 +205,10 @@ def test_seeds_change_only_the_order_of_fixed_demonstrations():
         prompts(pool, shots=5, split="development").drawn_episodes  # noqa: B018
 
 
-def test_ids_depend_on_every_setting():
+def test_ids_of_prompt_sets_depend_on_every_setting():
     base = prompts()
     relabelled = replace(POOL, labels=(*LABELS, "more"))
-    longer = replace(POOL, demonstrations=texts("train", 61))
+    longer = replace(POOL, demonstrations=examples("train", 61))
     card = base.task.card
     others = [
         *(
@@ -253,9 +253,9 @@ def test_prompts_that_cannot_be_drawn_are_refused(changes, code, names):
         prompts(**changes).drawn_episodes  # noqa: B018
 
 
-def test_too_many_demonstrations_of_each_query_are_refused():
+def test_more_demonstrations_per_query_than_the_pool_has_are_refused():
     with refused("bad-value", 19, 20, "--shots"):
-        own_prompts(shots=20).drawn_episodes  # noqa: B018
+        mapping_prompts(shots=20).drawn_episodes  # noqa: B018
 
 
 @pytest.mark.skipif("ICLBENCH_DATA" not in os.environ, reason="needs real corpora: ICLBENCH_DATA is not set")

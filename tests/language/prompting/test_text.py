@@ -1,4 +1,4 @@
-"""The text of prompts: their parts, compared with the template."""
+"""The text of prompts and of their parts."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def card(template, separator="\n\n"):
 
 
 def test_prompts_equal_those_of_the_papers():
-    """Hendel et al., figure 1; Deep-Thinking, table 4."""
+    """The prompts are those in figure 1 of Hendel et al. and in table 4 of Deep-Thinking."""
     antonyms = prompt(load_language_card("antonyms")[1], DEMONSTRATIONS, "up", ["down"])
     assert antonyms.text + antonyms.answers[0] == "example:hot->cold\nexample:big->small\nexample:up->down"
     sentiment = prompt(load_language_card("sst2")[1], [Example("fine", "positive")], "dull", ["negative", "positive"])
@@ -27,8 +27,8 @@ def test_prompts_equal_those_of_the_papers():
 )
 @pytest.mark.parametrize("separator", ["", "\n", "\n\n", " ## "])
 @pytest.mark.parametrize("examples", [DEMONSTRATIONS, DEMONSTRATIONS[:1], []])
-def test_the_parts_of_a_prompt_join_to_its_examples(template, separator, examples):
-    """The expected text is that of all examples, with the query and its answer as the last one."""
+def test_the_joined_parts_of_a_prompt_are_the_text_of_its_examples(template, separator, examples):
+    """The expected text is that of all examples, the last of which is the query with its answer."""
     language_card = card(template, separator)
     parts = prompt(language_card, examples, "up", ["down"])
     joined = separator.join(
@@ -48,7 +48,7 @@ def test_braces_null_characters_and_spaces_in_examples_are_unchanged():
     assert prompt(language_card, [], special, ["z"]).query == f"[{special}]"
 
 
-def test_demonstrations_are_repeated():
+def test_demonstrations_can_be_repeated():
     language_card = card("{x}={y}", ";")
     assert prompt(language_card, DEMONSTRATIONS, "up", times=3).text == "hot=cold;big=small;" * 3 + "up="
     assert prompt(language_card, [], "up", times=3).text == "up="

@@ -56,7 +56,7 @@ def test_joined_parts_equal_the_tokens_of_the_complete_text(bos_token: str | Non
 
 
 def test_a_separator_that_is_one_token_in_the_complete_text_is_one_token() -> None:
-    """As in the tokenizer of GPT-2; tokenised separately, the separator would be two line breaks."""
+    """This is the case for the tokenizer of GPT-2. Tokenised separately, the separator would be two line breaks."""
     tokenise = regex_tokenizer(r"\n\n(?=Review)|\w+|\W")
     question = questions(tokenise, reviews("so"), shared=True)[0]
     expected = tokenise(reviews("so")[0].text + " positive")
@@ -72,7 +72,7 @@ def test_a_token_across_the_end_of_the_demonstrations_is_read_with_the_query() -
     assert len(question.demonstrations) == len(tokenise(reviews("so")[0].demonstrations).ids) - 1
 
 
-def test_shared_demonstrations_are_cut_to_their_common_tokens() -> None:
+def test_shared_demonstrations_are_the_tokens_that_all_queries_have_in_common() -> None:
     """The tokenizer looks ahead, so the tokens of the last answer depend on the query."""
     tokenise = regex_tokenizer(r"negative(?=\s+Review: even)|neg|ative|\w+|\W")
     prompts = reviews("even so", "odd", "even")
@@ -102,7 +102,7 @@ def test_a_generated_answer_follows_the_complete_prompt() -> None:
     assert continuation.start == len(continuation.ids) and continuation.inputs == continuation.ids
 
 
-def test_a_prompt_without_a_token_is_refused() -> None:
+def test_a_prompt_without_tokens_is_refused() -> None:
     with refused("bad-value", "{y}"):
         questions(bpe_tokenizer(None), [Prompt("", "", ("yes",))], shared=True)
 
@@ -116,6 +116,8 @@ def test_the_last_token_before_the_answer_is_part_of_the_query() -> None:
     ("pattern", "answer", "count", "can_be_generated"),
     [(r"\w+|\W", "Paris", 1, True), (r"\w|\W", "Paris", 5, True), (r"->\w+|->|\w+|\W", "Paris", 1, False)],
 )
-def test_tokens_of_a_correct_answer(pattern: str, answer: str, count: int, can_be_generated: bool) -> None:
+def test_tokens_of_the_correct_answer_are_counted_and_may_be_impossible_to_generate(
+    pattern: str, answer: str, count: int, can_be_generated: bool
+) -> None:
     actual = answer_tokens(regex_tokenizer(pattern), Prompt("", "example:France->"), answer)
     assert actual == (count, can_be_generated)

@@ -27,7 +27,7 @@ PLAIN = {"family": "own", "summary": "", "reader": "mapping", "template": "{x}>{
 
 @pytest.mark.parametrize("name", CARDS)
 def test_every_shipped_card_is_valid(name):
-    """Its template has both texts, classes have different words, and the reader accepts the parameters."""
+    """The template has input and output, classes have different words, and the reader accepts the parameters."""
     card = CARDS[name]
     text = example(card, "QUESTION", "ANSWER")
     assert text.index("QUESTION") < text.index("ANSWER")
@@ -58,7 +58,7 @@ def test_published_numbers_on_other_pairs_name_their_data():
 
 
 def test_published_means_agree_with_the_published_numbers():
-    """Tables 1 and 2 of Deep-Thinking print the average of their five columns, so this detects transcription errors."""
+    """Tables 1 and 2 of Deep-Thinking have the average of their five columns, which reveals transcription errors."""
     columns = defaultdict(list)
     for task in SUITES["deep-thinking"].tasks:
         for row in CARDS[task].published:
@@ -90,8 +90,8 @@ def test_names_select_tasks_without_duplicates():
     assert not set(task_names) & task_groups().keys()
 
 
-def test_subsets_that_are_left_out_are_selected_only_by_name():
-    """Table 6 of Deep-Thinking has 20 tasks, without the five that appendix C names."""
+def test_omitted_subsets_are_selected_only_by_their_names():
+    """Table 6 of Deep-Thinking has 20 tasks. It omits five, which appendix C names."""
     subsets = {task.subset for task in language_tasks(["bbh"])}
     assert len(subsets) == 20
     left_out = "dyck_languages multistep_arithmetic_two object_counting word_sorting reasoning_about_colored_objects"
@@ -138,7 +138,7 @@ def test_a_card_by_path_names_files_in_its_folder(tmp_path):
     assert task.hash == tasks_of("mine", LanguageCard(**PLAIN, parameters={"file": "words.json"}))[0].hash
 
 
-def test_listing_tasks_imports_nothing_heavy():
+def test_listing_tasks_does_not_import_large_packages():
     code = (
         "import sys; from iclbench.language.tasks import cards, selection; "
         "from iclbench.language.prompting import text; "

@@ -1,4 +1,4 @@
-"""Readers of examples: answers, directions, file formats and errors."""
+"""Readers of examples: generated answers, reversed pairs, file formats and errors."""
 
 import json
 import os
@@ -20,10 +20,12 @@ from tests.refusals import refused
 SHIPPED = {task.name: task for task in shipped_tasks()}
 WITHOUT_DATA = sorted(name for name, task in SHIPPED.items() if not task.reader.needs_data)
 MAPPINGS = sorted(name for name, task in SHIPPED.items() if task.card.reader == "mapping")
-real = pytest.mark.skipif("ICLBENCH_DATA" not in os.environ, reason="needs real corpora: ICLBENCH_DATA is not set")
+needs_real_corpora = pytest.mark.skipif(
+    "ICLBENCH_DATA" not in os.environ, reason="needs needs_real_corpora corpora: ICLBENCH_DATA is not set"
+)
 
 
-def pool(name, data_dir=None):
+def shipped_pool(name, data_dir=None):
     return SHIPPED[name].pool(data_dir)
 
 
@@ -42,13 +44,13 @@ def make_task(reader="classification", labels=None, answers="choice", **paramete
 
 
 def read_refused(task, code, *names, data_dir=None, subset=None):
-    """Reading the pool must raise an error with this code and these names."""
+    """Assert that reading the pool raises an error with this code and these names."""
     with refused(code, *names):
         LanguageTask(task.name, task.card, subset or task.subset, folder=task.folder).pool(data_dir)
 
 
 def assert_error_names(task, *names, data_dir=None):
-    """Reading the pool must raise a one-line error with these names, whatever its code."""
+    """Assert that reading the pool raises a one-line error with these names and any code."""
     with pytest.raises(UsageError) as error:
         task.pool(data_dir)
     message = str(error.value)
@@ -64,9 +66,9 @@ def test_generated_answers_equal_those_of_plain_python():
         "next-letter": follows,
         "previous-letter": {b: a for a, b in follows.items()},
     }.items():
-        assert {e.x: e.y for e in pool(name).queries} == answers
+        assert {e.x: e.y for e in shipped_pool(name).queries} == answers
     for name, place in {"list-first": 0, "list-last": -1}.items():
-        lists = {e.x: e.y for e in pool(name).queries}
+        lists = {e.x: e.y for e in shipped_pool(name).queries}
         assert all(y == x.split(",")[place] for x, y in lists.items())
         assert Counter(x.count(",") + 1 for x in lists) == {2: 600, 3: 600, 4: 600}
         assert {letter for x in lists for letter in x.split(",")} == set(alphabet)
@@ -74,7 +76,7 @@ def test_generated_answers_equal_those_of_plain_python():
 
 @pytest.mark.parametrize("name", WITHOUT_DATA)
 def test_pools_without_data_files_are_deterministic_and_without_duplicates(name):
-    first, second = pool(name), SHIPPED[name].pool()
+    first, second = shipped_pool(name), SHIPPED[name].pool()
     assert first == second
     assert len({e.x for e in first.queries}) == len(first.queries) >= 25
     assert first.queries == first.demonstrations
@@ -84,31 +86,33 @@ def test_pools_without_data_files_are_deterministic_and_without_duplicates(name)
 @pytest.mark.parametrize("name", MAPPINGS)
 def test_mappings_have_40_to_80_pairs_and_no_dominant_answer(name):
     """A dominant answer would give the majority baseline a high accuracy."""
-    outputs = Counter(e.y for e in pool(name).queries)
+    outputs = Counter(e.y for e in shipped_pool(name).queries)
     assert 40 <= outputs.total() <= 80
     assert max(outputs.values()) <= 0.25 * outputs.total()
 
 
-def test_translations_run_in_both_directions():
+def test_reversed_translations_swap_inputs_and_outputs():
     for forward, backward in (("en-es", "es-en"), ("en-fr", "fr-en")):
-        assert {(e.x, e.y) for e in pool(forward).queries} == {(e.y, e.x) for e in pool(backward).queries}
-    words = {e.x: e.y for e in pool("fr-en").queries}
+        assert {(e.x, e.y) for e in shipped_pool(forward).queries} == {
+            (e.y, e.x) for e in shipped_pool(backward).queries
+        }
+    words = {e.x: e.y for e in shipped_pool("fr-en").queries}
     assert (words["chien"], words["été"], words["œuf"]) == ("dog", "summer", "egg")
 
 
 def test_word_forms_follow_the_spelling_rules_of_english():
-    """An independent check of the pairs: doubled consonants, silent e, and y after a consonant."""
-    for e in pool("present-simple-gerund").queries:
+    """The rules are an independent check of the pairs: doubled consonants, silent e, and y after a consonant."""
+    for e in shipped_pool("present-simple-gerund").queries:
         stems = {e.x, e.x[:-1] if e.x.endswith("e") else e.x, e.x + e.x[-1], e.x[:-2] + "y"}
         assert e.y.removesuffix("ing") in stems
         assert e.y.endswith("ing")
     irregular = "child man woman foot tooth mouse goose wife wolf life knife"
-    for e in pool("plural-singular").queries:
+    for e in shipped_pool("plural-singular").queries:
         plurals = {e.y + "s", e.y + "es", e.y[:-1] + "ies"}
         assert e.x in plurals or e.y in irregular.split()
 
 
-def test_pairs_are_read_in_both_layouts(tmp_path):
+def test_pairs_are_read_from_both_json_layouts(tmp_path):
     (tmp_path / "a.json").write_text('{"hot": "cold", "big": "small"}')
     (tmp_path / "b.json").write_text('[{"input": "hot", "output": "cold"}, {"input": "big", "output": " small "}]')
     assert read_pairs(tmp_path / "a.json") == read_pairs(tmp_path / "b.json") == [("hot", "cold"), ("big", "small")]
@@ -161,9 +165,9 @@ def write_sst(folder, **changed):
 
 @pytest.mark.parametrize("below", ["", "language", "language/classification"])
 def test_public_files_are_found_in_the_data_folder_and_below(tmp_path, below):
-    """Queries of SST-2 are its development split, as in the papers; its test split is for the selection of settings."""
+    """As in the papers, queries of SST-2 are from its development split. Its test split is used to select settings."""
     write_sst(tmp_path / below)
-    task_pool = pool("sst2", tmp_path)
+    task_pool = shipped_pool("sst2", tmp_path)
     assert task_pool.queries == (Example("great", "positive"), Example("bad", "negative"))
     assert task_pool.development == (Example("dull", "negative"),)
     assert Example("crème brûlée", "negative") in task_pool.demonstrations
@@ -172,16 +176,16 @@ def test_public_files_are_found_in_the_data_folder_and_below(tmp_path, below):
 
 def test_latin_1_is_read_and_only_line_feeds_end_lines(tmp_path):
     (tmp_path / "rt-polarity.all").write_bytes(b"0 the clich\xe9s\x85pile up \r\n1 fine\n\n1 good\n0 bad\n")
-    task_pool = pool("mr", tmp_path)
+    task_pool = shipped_pool("mr", tmp_path)
     texts = {e.x: e.y for e in all_examples(task_pool)}
     assert texts == {"the clichés…pile up": "negative", "fine": "positive", "good": "positive", "bad": "negative"}
     write_sst(tmp_path, test="1 one\x85and\u2028one\n0 two\n")
-    assert [e.x for e in pool("sst2", tmp_path).development] == ["one\x85and\u2028one", "two"]
+    assert [e.x for e in shipped_pool("sst2", tmp_path).development] == ["one\x85and\u2028one", "two"]
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "latin-1"])
 def test_json_that_is_not_in_utf_8_is_refused(tmp_path, encoding):
-    """RFC 8259, section 8.1. A wrong guess of the encoding would change letters."""
+    """RFC 8259 (section 8.1) requires UTF-8. A wrong guess of the encoding would change letters."""
     (tmp_path / "pairs.json").write_bytes('{"caf\u00e9": "th\u00e9", "a": "b"}'.encode(encoding))
     (tmp_path / "sst2.jsonl").write_bytes('{"text": "caf\u00e9", "label": "positive"}\n'.encode(encoding))
     read_refused(make_task("mapping", file=str(tmp_path / "pairs.json")), "unreadable-file", tmp_path, "UTF-8")
@@ -213,7 +217,7 @@ def test_trec_is_the_same_in_both_file_formats(tmp_path):
         for file in files:
             lines = [f"{i if layout == 'a' else names[i]} {file[:8] and 'what'} is {i} ?\n" for i in names]
             (tmp_path / layout / file).write_text("".join(lines))
-        pools.append(pool("trec", tmp_path / layout))
+        pools.append(shipped_pool("trec", tmp_path / layout))
     assert pools[0] == pools[1]
     assert [e.y for e in pools[0].queries] == words
 
@@ -224,30 +228,30 @@ def test_ag_news_joins_title_and_description_and_counts_classes_from_one(tmp_pat
     for file in ("train.csv", "test.csv"):
         (tmp_path / "ag_news_csv" / file).write_text(rows)
     expected = Example('Wall St. Bears Reuters - Short, "green" ones back', "Business")
-    assert pool("ag-news", tmp_path).queries == (expected, Example("A B", "Technology"))
+    assert shipped_pool("ag-news", tmp_path).queries == (expected, Example("A B", "Technology"))
 
 
-def lines(*rows):
+def json_lines(*rows):
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def test_json_lines_can_replace_the_public_files(tmp_path):
-    """Labels are names of classes or their words. A corpus of one file is split without overlap."""
-    (tmp_path / "sst5.train.jsonl").write_text(lines({"text": "ugh", "label": "very negative"}))
-    (tmp_path / "sst5.test.jsonl").write_text(lines({"text": "wow", "label": "great"}))
-    task_pool = pool("sst5", tmp_path)
+    """Labels are the names or the words of classes. A corpus in one file is split without overlap."""
+    (tmp_path / "sst5.train.jsonl").write_text(json_lines({"text": "ugh", "label": "very negative"}))
+    (tmp_path / "sst5.test.jsonl").write_text(json_lines({"text": "wow", "label": "great"}))
+    task_pool = shipped_pool("sst5", tmp_path)
     assert (task_pool.demonstrations, task_pool.queries) == ((Example("ugh", "terrible"),), (Example("wow", "great"),))
     rows = [{"text": f"t{i}", "label": ["positive", "negative"][i % 2]} for i in range(100)]
-    (tmp_path / "mr.jsonl").write_text(lines(*rows, rows[0]))
-    task_pool = pool("mr", tmp_path)
+    (tmp_path / "mr.jsonl").write_text(json_lines(*rows, rows[0]))
+    task_pool = shipped_pool("mr", tmp_path)
     splits = (task_pool.demonstrations, task_pool.queries, task_pool.development)
     assert [len(part) for part in splits] == [25, 50, 25]
     assert len({e.x for part in splits for e in part}) == 100
 
 
-def test_labels_without_words_are_candidates(tmp_path):
+def test_without_words_the_labels_are_the_candidates(tmp_path):
     rows = [{"text": f"t{i}", "label": i % 3} for i in range(12)]
-    (tmp_path / "mine.jsonl").write_text(lines(*rows))
+    (tmp_path / "mine.jsonl").write_text(json_lines(*rows))
     task_pool = make_task(layout="jsonl", file="mine").pool(tmp_path)
     assert task_pool.labels == ("0", "1", "2")
 
@@ -296,7 +300,7 @@ def test_a_single_label_and_too_many_labels_are_refused(tmp_path):
         ([{"text": f"t{i}", "label": "x"} for i in range(8)], "'x'"),
         ([{"text": f"t{i}", "label": str(i)} for i in range(8)], 8),
     ):
-        (tmp_path / "mine.jsonl").write_text(lines(*rows))
+        (tmp_path / "mine.jsonl").write_text(json_lines(*rows))
         read_refused(make_task(layout="jsonl", file="mine"), "bad-data", "mine.jsonl", name, data_dir=tmp_path)
 
 
@@ -312,7 +316,7 @@ def test_the_error_for_missing_files_names_the_searched_folders(tmp_path, task, 
     read_refused(SHIPPED[task], "missing-data", tmp_path, *names, data_dir=tmp_path)
 
 
-def test_files_without_a_data_folder_are_refused():
+def test_tasks_with_data_files_are_refused_without_a_data_folder():
     read_refused(SHIPPED["trec"], "missing-data", "--data-dir", "ICLBENCH_DATA")
 
 
@@ -339,12 +343,12 @@ def write_mmlu(
 
 
 def test_mmlu_is_the_same_with_a_header_and_without(tmp_path):
-    """Answers are texts; two choices with the same text are one candidate."""
+    """Answers are texts, and two choices with the same text are one candidate."""
     write_mmlu(tmp_path / "a")
     write_mmlu(
         tmp_path / "b", True, "What?,a,b,c,d,1\n", '"Who, me?",e,f,g,h,0\n"Same?",7,7,8,9,1\n', "New?,a,b,c,d,3\n"
     )
-    plain, headed = pool("mmlu-virology", tmp_path / "a"), pool("mmlu-virology", tmp_path / "b")
+    plain, headed = shipped_pool("mmlu-virology", tmp_path / "a"), shipped_pool("mmlu-virology", tmp_path / "b")
     assert plain.demonstrations == headed.demonstrations == (Example("What?", "b", ("a", "b", "c", "d")),)
     assert plain.queries == headed.queries
     assert plain.queries[1] == Example("Same?", "7", ("7", "8", "9"))
@@ -376,7 +380,7 @@ def all_examples(pool):
     return {*pool.demonstrations, *pool.queries, *pool.development}
 
 
-def test_options_are_texts_or_letters(tmp_path):
+def test_candidates_are_the_texts_or_the_letters_of_options(tmp_path):
     question = "Which?\nOptions:\n(A) one\n(B) two"
     raw_examples = [{"input": f"{i} {question}", "target": f"({'AB'[i % 2]})"} for i in range(4)]
     raw_examples.append({"input": "4 Which?\nOptions:\n(A) one\n(B) two\n(C) three", "target": "(C)"})
@@ -390,7 +394,7 @@ def test_options_are_texts_or_letters(tmp_path):
     assert [len(p) for p in (by_text.demonstrations, by_text.development, by_text.queries)] == [1, 1, 3]
 
 
-def test_a_question_with_a_single_option_is_left_out(tmp_path):
+def test_questions_with_a_single_option_are_omitted(tmp_path):
     raw = [{"input": f"{i}\nOptions:\n(A) one\n(B) two", "target": "(A)"} for i in range(4)]
     single_options = [
         {"input": "4\nOptions:\n(A) one", "target": "(A)"},
@@ -401,7 +405,7 @@ def test_a_question_with_a_single_option_is_left_out(tmp_path):
 
 
 def test_the_same_question_with_other_options_is_another_example(tmp_path):
-    """All questions of `hyperbaton` are "Which sentence has the correct adjective order:"; none is a duplicate."""
+    """All questions of `hyperbaton` have the same text and differ in their options, so none is a duplicate."""
     raw = [{"input": f"Which?\nOptions:\n(A) a {i}\n(B) b {i}", "target": "(A)"} for i in range(12)]
     task = LanguageTask("t", write_bbh(tmp_path, "t", [*raw, raw[0]]).card, "t")
     task_pool = task.pool(tmp_path)
@@ -422,7 +426,7 @@ def test_questions_on_the_same_paragraph_are_in_the_same_split(tmp_path):
         assert not (demonstrated & held_out or demonstrated & queried or held_out & queried)
 
 
-def test_without_options_the_targets_are_the_candidates_if_there_are_few(tmp_path):
+def test_without_options_the_candidates_are_the_targets_if_they_are_few(tmp_path):
     few_targets = write_bbh(
         tmp_path, "few", [{"input": f"q{i}", "target": ["valid", "invalid"][i % 2]} for i in range(6)]
     )
@@ -450,25 +454,25 @@ def test_bad_examples_are_refused(tmp_path, examples, names):
     read_refused(write_bbh(tmp_path, "bad", examples), "bad-data", "bad.json", *names, data_dir=tmp_path, subset="bad")
 
 
-@real
+@needs_real_corpora
 def test_real_corpora_have_the_published_sizes():
-    """Tables 4 and 5 of Deep-Thinking; table 4 counts one example too many for SST-2 and AG News."""
+    """Sizes are from tables 4 and 5 of Deep-Thinking. Table 4 counts one example too many for SST-2 and AG News."""
     data_dir = Path(os.environ["ICLBENCH_DATA"])
     sizes = {"sst2": (6911, 872), "sst5": (8534, 2210), "trec": (5381, 500), "mr": (8530, 1066)}
     for name, expected in sizes.items():
-        task_pool = pool(name, data_dir)
+        task_pool = shipped_pool(name, data_dir)
         assert (len(task_pool.demonstrations), len(task_pool.queries)) == expected
     subjects = {"astronomy": 152, "college-physics": 102, "moral-scenarios": 895, "professional-law": 1534}
     for subject, expected in subjects.items():
-        assert len(pool(f"mmlu-{subject}", data_dir).queries) == expected
-        assert len(pool(f"mmlu-{subject}", data_dir).demonstrations) == 5
-    # Labels checked by hand.
-    answers = {e.x: e.y for e in pool("trec", data_dir).queries}
+        assert len(shipped_pool(f"mmlu-{subject}", data_dir).queries) == expected
+        assert len(shipped_pool(f"mmlu-{subject}", data_dir).demonstrations) == 5
+    # These labels were checked by hand.
+    answers = {e.x: e.y for e in shipped_pool("trec", data_dir).queries}
     assert answers["How far is it from Denver to Aspen ?"] == "Number"
     assert answers["Who was Galileo ?"] == "Person"
 
 
-@real
+@needs_real_corpora
 def test_every_real_task_has_answers_among_its_candidates():
     data_dir = Path(os.environ["ICLBENCH_DATA"])
     for task in language_tasks(["mmlu", "bbh", "sst2", "sst5", "mr", "trec"]):

@@ -39,7 +39,7 @@ def test_labelled_texts_give_a_choice_task(tmp_path, file):
     assert len(episode.demonstrations) == 8
 
 
-def test_the_folder_of_a_file_does_not_change_the_task(tmp_path):
+def test_a_task_does_not_depend_on_the_folder_of_its_file(tmp_path):
     """The same data in another folder give the same card and the same prompts."""
     identities = []
     for folder in ("one", "two"):
