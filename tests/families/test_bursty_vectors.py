@@ -19,7 +19,7 @@ def family(**parameters: Any) -> BurstyVectors:
     return BurstyVectors(BurstyVectorParameters(**({"dim": 8, "classes": 64, "labels": 16} | parameters)))
 
 
-def training(count: int = 2000, points: int = 8, **parameters: Any) -> Episodes:
+def sample_training(count: int = 2000, points: int = 8, **parameters: Any) -> Episodes:
     return family(**parameters).sample(Request(count, points, generator(1, "data")))
 
 
@@ -27,72 +27,72 @@ def draw_test(evaluator: str, count: int = 2000, **parameters: Any) -> Episodes:
     return family(**parameters).sample_test(evaluator, count, generator(1, "test"))
 
 
-def labels(episodes: Episodes) -> np.ndarray:
-    """Labels of all items, the query last."""
+def all_labels(episodes: Episodes) -> np.ndarray:
+    """The labels of all items of each sequence, the query last."""
     return torch.cat([episodes.context.y, episodes.targets.y], 1).numpy()
 
 
-def items(episodes: Episodes) -> np.ndarray:
+def all_items(episodes: Episodes) -> np.ndarray:
     return torch.cat([episodes.context.x, episodes.targets.x], 1).numpy()
 
 
 def test_items_are_rescaled_means_with_noise() -> None:
     """Means and noise have variances 1 / D and eps² / D; the sum is divided by sqrt(1 + eps²)."""
-    episodes = training(20_000, classes=5000, noise=0.5)
-    x, classes = items(episodes), episodes.truth["class"].numpy()
+    episodes = sample_training(20_000, classes=5000, noise=0.5)
+    x, classes = all_items(episodes), episodes.truth["class"].numpy()
     assert x.var(axis=(0, 1)) == pytest.approx(np.full(8, 1 / 8), rel=0.05)
     first, second = x[:, 0], x[:, 1]
     is_same = classes[:, 0] == classes[:, 1]
     assert is_same.sum() > 5000
-    # The difference of two items of a class has only the noise of both.
+    # The difference of two items of a class is the difference of their noise.
     noise_variance = ((first - second)[is_same] ** 2).mean() / 2
     assert noise_variance == pytest.approx(0.25 / 8 / 1.25, rel=0.03)
     assert (first * second)[~is_same].mean() == pytest.approx(0, abs=2e-3)
 
 
 def test_a_bursty_context_has_copies_of_the_class_of_the_query() -> None:
-    episodes = training()
+    episodes = sample_training()
     classes = episodes.truth["class"].numpy()
     counts = (classes[:, :-1] == classes[:, -1:]).sum(1)
-    # Both classes are drawn with replacement: they are equal in one of 64 sequences.
+    # Both classes are drawn with replacement, so they are equal in one of 64 sequences.
     assert set(counts) == {4, 8} and (counts == 8).mean() == pytest.approx(1 / 64, abs=0.01)
     assert all(len(set(row)) <= 2 for row in classes[:, :-1])
     assert (classes[:, :4] == classes[:, :1]).all(1).mean() < 0.1, "the order is random"
-    assert (labels(episodes) == classes % 16).all() and episodes.choices.all()
+    assert (all_labels(episodes) == classes % 16).all() and episodes.choices.all()
 
 
 def test_classes_of_other_sequences_are_independent() -> None:
-    classes = training(p_bursty=0.0).truth["class"].numpy()
+    classes = sample_training(p_bursty=0.0).truth["class"].numpy()
     assert (classes[:, :-1] == classes[:, -1:]).mean() == pytest.approx(1 / 64, abs=0.005)
-    bursty = training(p_bursty=0.3).truth["class"].numpy()
+    bursty = sample_training(p_bursty=0.3).truth["class"].numpy()
     assert (bursty[:, :-1] == bursty[:, -1:]).any(1).mean() == pytest.approx(0.3 + 0.7 * 8 / 64, abs=0.04)
 
 
-def test_contexts_may_have_any_length() -> None:
+def test_contexts_can_have_any_length() -> None:
     for points, copies in ((0, 0), (1, 1), (3, 1), (5, 2), (11, 4)):
-        classes = training(300, points).truth["class"].numpy()
+        classes = sample_training(300, points).truth["class"].numpy()
         counts = (classes[:, :-1] == classes[:, -1:]).sum(1)
         assert classes.shape == (300, points + 1) and np.median(counts) == copies
 
 
 def test_classes_have_zipf_weights() -> None:
-    classes = training(20_000, classes=16, alpha=1.0, p_bursty=0.0).truth["class"].numpy()
+    classes = sample_training(20_000, classes=16, alpha=1.0, p_bursty=0.0).truth["class"].numpy()
     shares = np.sort(np.bincount(classes.ravel(), minlength=16) / classes.size)[::-1]
     weights = 1 / np.arange(1, 17)
     assert shares == pytest.approx(weights / weights.sum(), rel=0.05)
 
 
 @pytest.mark.parametrize("name", ["icl", "flip"])
-def test_tests_of_two_classes_have_four_items_of_each_and_admit_their_labels(name: str) -> None:
+def test_tests_of_two_classes_have_four_items_of_each_and_their_labels_as_choices(name: str) -> None:
     episodes = draw_test(name)
-    given, admitted = labels(episodes), episodes.choices.numpy()
+    given, admitted = all_labels(episodes), episodes.choices.numpy()
     assert (admitted.sum(1) == 2).all()
     for row, choice in zip(given, admitted, strict=True):
         (first, second) = np.flatnonzero(choice)
         assert sorted(np.bincount(row[:-1], minlength=16)[[first, second]]) == [4, 4] and choice[row[-1]]
     assert (given[:, -1] == given[:, 0]).mean() == pytest.approx(0.5, abs=0.04)
     # The label of the nearest item in context is almost always right.
-    x = items(episodes)
+    x = all_items(episodes)
     nearest = ((x[:, :-1] - x[:, -1:]) ** 2).sum(2).argmin(1)
     assert (given[np.arange(len(given)), nearest] == given[:, -1]).mean() > 0.99
 
@@ -100,15 +100,15 @@ def test_tests_of_two_classes_have_four_items_of_each_and_admit_their_labels(nam
 def test_classes_of_icl_are_new_in_every_sequence() -> None:
     episodes = draw_test("icl", 4000, noise=0.0)
     assert (episodes.truth["class"] == -1).all()
-    x = items(episodes)[:, 0]
+    x = all_items(episodes)[:, 0]
     assert len(np.unique(x.round(6), axis=0)) == 4000 and x.var(0) == pytest.approx(np.full(8, 1 / 8), rel=0.1)
-    pairs = np.bincount(labels(episodes)[:, -1], minlength=16) / 4000
+    pairs = np.bincount(all_labels(episodes)[:, -1], minlength=16) / 4000
     assert pairs == pytest.approx(np.full(16, 1 / 16), abs=0.015)
 
 
-def test_pairs_have_equal_items_and_exchanged_labels() -> None:
+def test_sequences_of_a_pair_have_equal_items_and_exchanged_labels() -> None:
     episodes = draw_test("icl_paired", 200)
-    x, given = items(episodes), labels(episodes)
+    x, given = all_items(episodes), all_labels(episodes)
     assert (x[::2] == x[1::2]).all() and (given[::2] != given[1::2]).all()
     assert (given[::2, -1:] == given[::2, :-1]).tolist() == (given[1::2, -1:] == given[1::2, :-1]).tolist()
     with refused("bad-value", "icl_paired", 201):
@@ -116,9 +116,9 @@ def test_pairs_have_equal_items_and_exchanged_labels() -> None:
 
 
 def test_flipped_labels_are_those_of_the_other_class() -> None:
-    """50 classes of 16 labels: two labels have four classes, the others three."""
+    """50 classes share 16 labels, so two labels have four classes and the others have three."""
     episodes = draw_test("flip", 20_000, classes=50)
-    classes, given = episodes.truth["class"].numpy(), labels(episodes)
+    classes, given = episodes.truth["class"].numpy(), all_labels(episodes)
     trained = classes % 16
     assert (given != trained).all()
     for row, labelled, own in zip(classes[:500], given[:500], trained[:500], strict=True):
@@ -130,13 +130,13 @@ def test_flipped_labels_are_those_of_the_other_class() -> None:
 
 def test_the_context_of_iwl_lacks_the_class_of_the_query() -> None:
     episodes = draw_test("iwl", 4000)
-    classes, given = episodes.truth["class"].numpy(), labels(episodes)
+    classes, given = episodes.truth["class"].numpy(), all_labels(episodes)
     assert not (classes[:, :-1] == classes[:, -1:]).any()
     assert (given == classes % 16).all() and episodes.choices.all()
     assert np.bincount(classes[:, -1], minlength=64) / 4000 == pytest.approx(np.full(64, 1 / 64), abs=0.01)
 
 
-def test_means_are_those_of_the_seed() -> None:
+def test_class_means_depend_on_the_split_seed() -> None:
     first, again, other = (family(split_seed=seed, noise=0.0, p_bursty=0.0) for seed in (0, 0, 1))
     requests = [each.sample(Request(50, 8, generator(3, "data"))) for each in (first, again, other)]
     assert torch.equal(requests[0].context.x, requests[1].context.x)

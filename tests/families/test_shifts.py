@@ -24,7 +24,7 @@ def draw(shift, family=LINEAR, episodes=200, points=10, seed=0):
     return family.sample(Request(episodes, points, torch.Generator().manual_seed(seed), shift=shift))
 
 
-def function(episodes, x):
+def noiseless_outputs(episodes, x):
     return torch.einsum("bnd,bd->bn", x, episodes.truth["weights"])
 
 
@@ -46,7 +46,7 @@ def test_orthants_put_the_context_in_one_orthant_and_do_not_constrain_the_query(
     agreement = (episodes.targets.x.sign() == signs).double().mean()
     assert abs(agreement - 0.5) < 4 * 0.5 / math.sqrt(signs.numel())
     assert (episodes.context.x.abs().mean() - math.sqrt(2 / math.pi)).abs() < 0.03
-    torch.testing.assert_close(episodes.targets.y[..., 0], function(episodes, episodes.targets.x))
+    torch.testing.assert_close(episodes.targets.y[..., 0], noiseless_outputs(episodes, episodes.targets.x))
     assert episodes.scored.all()
 
 
@@ -58,13 +58,13 @@ def test_the_orthogonal_query_is_orthogonal_to_earlier_inputs_and_defined_below_
         assert torch.einsum("bnd,bd->bn", before, query).abs().sum() < 1e-3
     assert episodes.scored[:, :DIM].all()
     assert not episodes.scored[:, DIM:].any()
-    # The length is that of a standard normal vector: E|x|² = d.
+    # The query has the mean squared length of a standard normal vector: E|x|² = d.
     square = episodes.targets.x[:, :DIM].square().sum(-1)
     assert abs(square.mean() - DIM) < 4 * math.sqrt(2 * DIM / square.numel())
-    torch.testing.assert_close(episodes.targets.y[..., 0], function(episodes, episodes.targets.x))
+    torch.testing.assert_close(episodes.targets.y[..., 0], noiseless_outputs(episodes, episodes.targets.x))
 
 
-def test_the_orthogonal_query_with_fewer_points_than_dimensions():
+def test_the_orthogonal_query_is_defined_everywhere_with_fewer_points_than_dimensions():
     episodes = draw("orthogonal-query", points=3)
     assert episodes.scored.all()
     assert (episodes.context.x[:, 0] * episodes.targets.x[:, 1]).sum(-1).abs().max() < 1e-5
@@ -102,7 +102,7 @@ def test_a_random_subspace_has_half_the_rank_and_the_full_length(dim):
     assert episodes.context.x.abs().amin((0, 1)).min() > 0, "all coordinates are used"
 
 
-def test_skewed_inputs_have_the_skewed_familys_spectrum_and_isotropic_ones_do_not():
+def test_the_shift_skewed_has_the_spectrum_of_the_skewed_family_and_isotropic_that_of_the_identity():
     for shift, family in (("skewed", LINEAR), ("none", SKEWED)):
         x = draw(shift, family, episodes=4, points=20_000).context.x
         eigenvalues = torch.linalg.eigvalsh(x.transpose(1, 2) @ x / 20_000).flip(1)
@@ -113,10 +113,10 @@ def test_skewed_inputs_have_the_skewed_familys_spectrum_and_isotropic_ones_do_no
 
 
 @pytest.mark.parametrize(("shift", "sigma"), [("noisy", 1.0), ("noisy-0.5", 0.5), ("noisy-2", 2.0)])
-def test_noise_has_the_named_standard_deviation(shift, sigma):
+def test_noise_has_the_standard_deviation_in_the_name_of_the_shift(shift, sigma):
     for family in (LINEAR, NOISY):
         episodes = draw(shift, family, episodes=2000)
-        residual = episodes.context.y[..., 0] - function(episodes, episodes.context.x)
+        residual = episodes.context.y[..., 0] - noiseless_outputs(episodes, episodes.context.x)
         assert abs(residual.std() - sigma) < 4 * sigma / math.sqrt(2 * 20_000)
 
 
@@ -165,7 +165,8 @@ def test_noise_to_signal_depends_on_the_noise_and_the_weight_scale(family, shift
 
 
 def test_ridge_with_noise_to_signal_beats_other_penalties():
-    """The ratio is the Bayes-optimal penalty: ridge with it has the lowest error, also under the weight shift."""
+    """The ratio is the Bayes-optimal penalty, so ridge regression with it has the lowest error, also under the weight
+    shift."""
     for shift in ("none", "weight-scale-2"):
         episodes = draw(shift, NOISY, episodes=4000, points=9)
         x, y = episodes.context.x.double(), episodes.context.y.double()
@@ -183,7 +184,7 @@ def test_a_curriculum_sets_inactive_dimensions_of_context_and_queries_to_zero():
     episodes = LINEAR.sample(Request(5, 4, generator, active_dims=2, shift="wide-query"))
     assert not episodes.context.x[..., 2:].any()
     assert not episodes.targets.x[..., 2:].any()
-    torch.testing.assert_close(episodes.targets.y[..., 0], function(episodes, episodes.targets.x))
+    torch.testing.assert_close(episodes.targets.y[..., 0], noiseless_outputs(episodes, episodes.targets.x))
 
 
 @pytest.mark.parametrize(
@@ -201,7 +202,7 @@ def test_a_curriculum_sets_inactive_dimensions_of_context_and_queries_to_zero():
         ("orthants", "orthants", 1.0),
     ],
 )
-def test_spellings_of_a_shift_have_one_canonical_name(name, canonical_name, value):
+def test_all_spellings_of_a_shift_have_one_canonical_name(name, canonical_name, value):
     """Cards, packed results and prompt sets use the canonical name."""
     shift = Shift.parse(name, FUNCTION_KINDS)
     assert (shift.name, [part.value for part in shift.parts]) == (canonical_name, [value])
@@ -246,7 +247,7 @@ def test_the_name_of_a_shift_includes_its_number_of_examples(name):
         more.with_examples(40)
 
 
-def test_the_error_for_an_unparse_class_shift_lists_the_shifts_of_the_family():
+def test_the_error_for_a_shift_that_a_family_lacks_lists_the_shifts_of_the_family():
     from iclbench.families.tabular.tabular import Tabular
 
     family = Tabular(Tabular.Parameters())
@@ -255,7 +256,7 @@ def test_the_error_for_an_unparse_class_shift_lists_the_shifts_of_the_family():
         family.parse_shift("orthants")
 
 
-def test_the_order_in_which_parts_are_written_has_no_effect():
+def test_the_order_of_the_parts_of_a_shift_has_no_effect():
     assert (
         SKEWED.parse_shift("points-9+Noisy-2+input_scale-3+isotropic").name
         == "isotropic+input-scale-3+noisy-2+points-9"
@@ -268,15 +269,15 @@ def test_the_order_in_which_parts_are_written_has_no_effect():
     torch.testing.assert_close(
         gram, 9 * torch.eye(DIM), rtol=0, atol=0.4
     )  # as for N(0, 9 I); up to 36 for skewed inputs
-    residual = y - 2 * function(episodes, x)
+    residual = y - 2 * noiseless_outputs(episodes, x)
     assert abs(residual.std() - 0.5) < 4 * 0.5 / math.sqrt(2 * residual.numel())
 
 
-def test_parts_also_transform_queries_that_another_part_sets():
+def test_a_part_also_transforms_queries_that_another_part_sets():
     orthants = draw("orthants+input-scale-3+noisy-1")
     torch.testing.assert_close(orthants.targets.x, 3 * draw("orthants").targets.x)
     # The label of the query is noisy.
-    assert not torch.equal(orthants.targets.y[..., 0], function(orthants, orthants.targets.x))
+    assert not torch.equal(orthants.targets.y[..., 0], noiseless_outputs(orthants, orthants.targets.x))
     repeated = draw("isotropic+repeated-query", SKEWED)
     n = 5
     assert (repeated.context.x[:, :n] == repeated.targets.x[:, n : n + 1]).all(-1).any(1).all()
@@ -305,7 +306,7 @@ def test_ridge_is_not_an_oracle_if_a_query_repeats_a_noisy_point():
         for shift in ("none", "noisy-2", "repeated-query", "repeated-query+noisy-2")
     }
     assert [ridge.kind for ridge in ridge_by_shift.values()] == ["oracle", "oracle", "baseline", "baseline"]
-    # Cached rows that call it an oracle are not used for a baseline.
+    # The identities differ, so that cached rows of the oracle are not used for the baseline.
     assert ridge_by_shift["none"].identity != ridge_by_shift["repeated-query"].identity
     linear = resolve_task("linear", "smoke")[0]
     (ridge,) = contestants.baselines(PromptSet(linear, "smoke", "repeated-query"), ["ridge"])
@@ -322,7 +323,7 @@ class Mirrored(Linear):
     }
 
 
-def test_kinds_of_a_plug_in_combine_with_the_common_kinds():
+def test_kinds_of_shift_of_a_plug_in_combine_with_the_common_kinds():
     family = Mirrored(Mirrored.Parameters(dim=DIM))
     plain = draw("skewed+noisy-2", family)
     for name in ("mirrored+skewed+noisy-2", "noisy-2.0+skewed+mirrored"):

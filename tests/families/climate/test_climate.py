@@ -1,4 +1,4 @@
-"""Episodes of the family climate, compared with the formulas in its docstrings and the sizes in the paper."""
+"""Episodes of the family climate against the formulas in its docstrings and the sizes in the paper."""
 
 import math
 
@@ -19,7 +19,7 @@ from tests.refusals import refused
 LATITUDES, LONGITUDES = 42.25 + 0.5 * np.arange(22), 8.25 + 0.5 * np.arange(40)
 KM_PER_LONGITUDE = 111.2 * math.cos(math.radians(47.5))
 # Numbers of six-hourly steps from January to June 2019, and in the complete year.
-HALF, YEAR = 181 * 4, 365 * 4
+STEPS_OF_FIRST_HALF, STEPS_OF_YEAR = 181 * 4, 365 * 4
 
 
 def build_family(**parameters: object) -> Climate:
@@ -34,7 +34,7 @@ def draw(episodes: int = 1500, points: int = 100, seed: int = 0, family: Climate
 
 
 def temperature(hours, latitude, longitude, metres):
-    """The expected temperature by the docstring of `weather`."""
+    """The expected temperature according to the docstring of `weather`."""
     sea_level = 14 - 0.7 * (latitude - 47.5)
     year = -11 * np.cos(2 * np.pi * (hours / 24 - 20) / 365)
     day = 4 * np.cos(2 * np.pi * (hours + longitude / 15 - 15) / 24)
@@ -49,7 +49,7 @@ def test_the_map_follows_its_formula_and_resembles_central_europe() -> None:
     for segments in (elevation._RIDGES, elevation._TROUGHS):
         profiles = []
         for (lat, lon), (end_lat, end_lon), height, width in segments:
-            # The distance to the nearest of many points on the segment.
+            # Distances to the nearest of many points on the segment.
             n, e = 111.2 * (lat + share * (end_lat - lat) - 42), KM_PER_LONGITUDE * (lon + share * (end_lon - lon) - 8)
             nearest = [np.sqrt((north[r] - n[:, 0]) ** 2 + (east - e[:, 0]) ** 2).min(0) for r in range(len(LATITUDES))]
             profiles.append(height * np.exp(-(np.array(nearest) ** 2) / (2 * width**2)))
@@ -67,7 +67,7 @@ def test_the_map_follows_its_formula_and_resembles_central_europe() -> None:
     assert height_at(47.25, 19.75) < 300 < 1500 < height_at(46.25, 10.25), "the Great Plain and the Alps"
 
 
-def test_yearly_and_daily_cycles_and_the_lapse_rate() -> None:
+def test_the_climate_has_yearly_and_daily_cycles_and_a_lapse_rate() -> None:
     def temperature_at(hours=0.0, latitude=47.5, longitude=15.0, metres=0.0) -> np.ndarray:
         inputs = np.broadcast_arrays(hours, latitude, longitude, metres)
         return climate(torch.tensor(np.stack(inputs, -1))).numpy()
@@ -86,7 +86,7 @@ def test_yearly_and_daily_cycles_and_the_lapse_rate() -> None:
 
 
 def test_fields_have_the_covariance_of_the_kernel() -> None:
-    """Fields are linear in the normal numbers, so unit vectors give the factor of the covariance."""
+    """Fields are linear in the normal numbers, so the fields of unit vectors are a factor of the covariance."""
     weather = Weather(*(torch.tensor([value]).double() for value in (180.0, 9.0, 2.5)))
     times, rows, columns = 3, 4, 5
     count = times * rows * columns
@@ -128,7 +128,7 @@ def test_every_point_on_land_is_either_context_or_target() -> None:
 
 
 def test_temperatures_are_climate_plus_noise() -> None:
-    """With very little weather, temperatures minus the climate are the noise."""
+    """With weather of a very small amplitude, temperatures minus the climate are the noise."""
     family = build_family(cells=4, times=2, amplitude=(0.01, 0.01), noise=0.7)
     episodes = draw(400, family=family)
     x = family.to_coordinates(episodes.targets.x, episodes.truth["start"][:, 0])[episodes.targets.mask].numpy()
@@ -144,7 +144,9 @@ def test_temperatures_are_standardised_by_land_from_january_to_june() -> None:
     family = build_family()
     metres = elevation.embedded_elevation().numpy()
     land = np.argwhere(np.isfinite(metres))
-    expected = [temperature(6.0 * np.arange(HALF), LATITUDES[r], LONGITUDES[c], metres[r, c]) for r, c in land]
+    expected = [
+        temperature(6.0 * np.arange(STEPS_OF_FIRST_HALF), LATITUDES[r], LONGITUDES[c], metres[r, c]) for r, c in land
+    ]
     squares, _ = integrate.quad(lambda log: math.exp(2 * log) / math.log(4), 0, math.log(4))
     assert family.scale.y_mean.item() == pytest.approx(np.mean(expected))
     assert family.scale.y_std.item() == pytest.approx(math.sqrt(np.var(expected) + squares))
@@ -154,7 +156,7 @@ def test_temperatures_are_standardised_by_land_from_january_to_june() -> None:
     assert abs(episodes.context.y.square().mean() - 1) < 0.1, "patches are approximately standardised, too"
 
 
-def test_the_two_clocks() -> None:
+def test_the_patch_clock_starts_in_each_patch_and_the_training_clock_is_that_of_the_year() -> None:
     patch_clock = draw(20, family=build_family(targets=3))
     assert sorted(set(patch_clock.context.x[patch_clock.context.mask][:, 0].tolist())) == pytest.approx(
         [-(1.5**0.5), 0, 1.5**0.5]
@@ -162,10 +164,10 @@ def test_the_two_clocks() -> None:
     family = build_family(targets=3, clock="training")
     year_clock = draw(20, family=family.held_out())
     hours = 6.0 * (year_clock.truth["start"][:, 0].numpy()[:, None] + np.arange(3))
-    times = 6.0 * np.arange(HALF)
+    times = 6.0 * np.arange(STEPS_OF_FIRST_HALF)
     standardised = (hours - times.mean()) / times.std()
     assert standardised.min() > 1.73 and standardised.max() < 5.26
-    bounds = [(6.0 * step - times.mean()) / times.std() for step in (0, HALF - 1, YEAR - 1)]
+    bounds = [(6.0 * step - times.mean()) / times.std() for step in (0, STEPS_OF_FIRST_HALF - 1, STEPS_OF_YEAR - 1)]
     assert bounds == pytest.approx([-1.73, 1.73, 5.25], abs=5e-3), "the numbers in the docstring of `patches`"
     x = year_clock.context.x[..., 0].numpy()[:, :, None]
     difference = np.abs(x - standardised[:, None]).min(-1)
@@ -176,7 +178,7 @@ def test_the_two_clocks() -> None:
 
 
 @pytest.mark.parametrize(("sizes", "low", "high"), [("appendix", 3, 1), ("section", 100, 5)])
-def test_sizes_have_the_distribution_of_the_paper(sizes: str, low: int, high: int) -> None:
+def test_sizes_have_the_ranges_of_the_paper(sizes: str, low: int, high: int) -> None:
     family = build_family(targets=1, related_sizes=sizes)
     episodes = draw(300, family=family)
     metres = elevation.embedded_elevation().isfinite()
@@ -214,10 +216,10 @@ def test_all_sizes_are_equally_likely(sizes: str, low: int, high: int) -> None:
 def test_training_and_evaluation_use_different_times_and_patches_are_independent() -> None:
     times = 2
     for family, shift, first, end in (
-        (SMALL, "none", 0, HALF),
-        (SMALL.validation(), "none", 0, HALF),
-        (SMALL.held_out(), "none", HALF, YEAR),
-        (SMALL.held_out(), "january-june", 0, HALF),
+        (SMALL, "none", 0, STEPS_OF_FIRST_HALF),
+        (SMALL.validation(), "none", 0, STEPS_OF_FIRST_HALF),
+        (SMALL.held_out(), "none", STEPS_OF_FIRST_HALF, STEPS_OF_YEAR),
+        (SMALL.held_out(), "january-june", 0, STEPS_OF_FIRST_HALF),
     ):
         start = draw(500, family=family, shift=shift).truth["start"].numpy()
         assert first <= start.min() < first + 9 and end - times - 9 < start.max() <= end - times
@@ -259,7 +261,7 @@ def test_invalid_parameters_are_refused(parameters: dict, name: str) -> None:
         build_family(**parameters)
 
 
-def test_contexts_without_remaining_targets_are_refused() -> None:
+def test_contexts_that_leave_no_targets_are_refused() -> None:
     assert (draw(50, 149, family=build_family(), shift="points-149").context.counts == 149).all()
     with refused("bad-value", "'points-150'", 150):
         draw(2, 150, family=build_family(), shift="points-150")

@@ -36,7 +36,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def files(data: Path, tmp_path: Path) -> Path:
-    """Links to the files in another folder, so that tests can replace files."""
+    """A folder with links to the files, so that a test can replace files."""
     folder = tmp_path / "files"
     folder.mkdir()
     for path in (data / "era5").iterdir():
@@ -133,7 +133,7 @@ def test_hourly_files_descending_latitudes_and_undeclared_fill_values_are_read(f
 
 
 @pytest.mark.slow
-def test_the_region_is_cached_until_a_file_changes(
+def test_the_region_is_cached_until_a_file_is_changed(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -212,7 +212,7 @@ def test_damaged_files_are_refused(files: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("sys.unraisablehook", unraisable.append)
     path = wfde5_files.tair_path(files, 1)
     content = path.read_bytes()
-    header = content.index(b"OHDR") + 20  # a byte of the root group, so that its checksum is wrong
+    header = content.index(b"OHDR") + 20  # in the root group, so that its checksum is wrong
     flipped = content[:header] + bytes([content[header] ^ 255]) + content[header + 1 :]
     for damaged in (content[: len(content) // 2], content[:100], b"", b"<html>Not Found</html>", flipped):
         path.unlink()
@@ -241,7 +241,7 @@ def test_missing_months_duplicate_months_and_gaps_are_refused(files: Path) -> No
         load_region(files, 2019)
 
 
-def test_axes_longer_than_the_limit_are_not_read(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_with_axes_larger_than_the_byte_limit_are_refused(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ICLBENCH_MAX_BYTES", "150")
     with refused("too-large", "ASurf_WFDE5_CRU_v2.1.nc", "'lat'", "208 B", "150 B"):
         load_region(files, 2019)

@@ -20,15 +20,17 @@ from tests.refusals import refused
 NOISE = 0.3
 
 
-def family_oracle_episodes(count: int, points: int = 20, **parameters) -> tuple[Climate, ClimateOracle, Episodes]:
-    """A family, its oracle with access to the truth, and held-out episodes."""
+def build_family_oracle_and_episodes(
+    count: int, points: int = 20, **parameters
+) -> tuple[Climate, ClimateOracle, Episodes]:
+    """Build the family, draw held-out episodes, and build the oracle with access to their truth."""
     family = Climate(ClimateParameters(cells=5, **parameters)).held_out()
     episodes = family.sample(Request(count, points, torch.Generator().manual_seed(0))).to(dtype=torch.float64)
     return family, ClimateOracle(None, TaskFacts(family=family)).informed(episodes.truth), episodes
 
 
-def all_points(family: Climate, episodes: Episodes, e: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Inputs in physical units and temperatures of the points of an episode, context first, and the context size."""
+def points_in_physical_units(family: Climate, episodes: Episodes, e: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Inputs and temperatures of the points of an episode in physical units, context first, and the context size."""
     valid_points = [
         (points.x[e][points.mask[e]], points.y[e][points.mask[e]]) for points in (episodes.context, episodes.targets)
     ]
@@ -42,13 +44,13 @@ def all_points(family: Climate, episodes: Episodes, e: int) -> tuple[np.ndarray,
 
 @pytest.mark.parametrize("clock", ["patch", "training"])
 def test_the_posterior_is_the_conditional_of_a_normal_distribution(clock: str) -> None:
-    family, oracle, episodes = family_oracle_episodes(4, targets=30, clock=clock)
+    family, oracle, episodes = build_family_oracle_and_episodes(4, targets=30, clock=clock)
     state = oracle.condition(episodes.context)
     means, covariances = oracle.posterior(state, episodes.targets.x)
     answer = oracle.query(state, episodes.targets.x)
     densities = answer.joint_log_likelihood(episodes.targets.y, episodes.targets.mask)
     for e in range(len(episodes)):
-        x, y, n = all_points(family, episodes, e)
+        x, y, n = points_in_physical_units(family, episodes, e)
         space, time, amplitude = (episodes.truth[name][e].item() for name in ("space", "time", "amplitude"))
         d = (x[:, None] - x)[..., :3] / [time, space / 111.2, space / KM_PER_LONGITUDE]
         joint = amplitude**2 * np.exp(-0.5 * (d**2).sum(-1)) + NOISE**2 * np.eye(len(x))
@@ -61,7 +63,7 @@ def test_the_posterior_is_the_conditional_of_a_normal_distribution(clock: str) -
         np.testing.assert_allclose(means[e, valid], (mean - shift) / scale, atol=1e-6)
         np.testing.assert_allclose(covariances[e, valid, valid], covariance / scale**2, atol=1e-8)
         np.testing.assert_allclose(answer.marginals.std[e, valid, 0], np.sqrt(np.diag(covariance)) / scale, atol=1e-6)
-        # The density of the targets is that of all points over that of the context.
+        # The density of the targets is the density of all points divided by that of the context.
         density = densities[e].item() - (len(x) - n) * math.log(scale)
         joint_density = stats.multivariate_normal(expected, joint).logpdf(y)
         context_density = stats.multivariate_normal(expected[:n], joint[:n, :n]).logpdf(y[:n])
@@ -69,8 +71,8 @@ def test_the_posterior_is_the_conditional_of_a_normal_distribution(clock: str) -
 
 
 def test_joint_and_marginal_predictions_are_calibrated() -> None:
-    """Whitened errors are independent standard normal numbers, over all targets of all episodes."""
-    _, oracle, episodes = family_oracle_episodes(400, targets=12, max_related=0)
+    """Whitened errors of all targets of all episodes are independent standard normal numbers."""
+    _, oracle, episodes = build_family_oracle_and_episodes(400, targets=12, max_related=0)
     mean, covariance = oracle.posterior(oracle.condition(episodes.context), episodes.targets.x)
     error = (episodes.targets.y[..., 0] - mean).unsqueeze(-1)
     whitened = torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), error, upper=False)[..., 0]
@@ -80,8 +82,8 @@ def test_joint_and_marginal_predictions_are_calibrated() -> None:
     assert abs(covered.mean() - 0.9) < 4 * covered.std() / math.sqrt(len(covered)) < 0.025
 
 
-def test_related_datasets_are_ignored_and_without_points_it_predicts_the_prior() -> None:
-    family, oracle, episodes = family_oracle_episodes(5, targets=8)
+def test_related_datasets_are_ignored_and_an_empty_context_gives_the_prior() -> None:
+    family, oracle, episodes = build_family_oracle_and_episodes(5, targets=8)
     with_related = oracle.predict_targets(episodes.context, episodes.targets.x, episodes.related)
     without = oracle.predict_targets(episodes.context, episodes.targets.x)
     assert torch.equal(with_related.mean, without.mean) and torch.equal(with_related.factor, without.factor)
@@ -115,7 +117,7 @@ def test_the_oracle_fulfils_the_contracts(name: str) -> None:
 
 
 def test_masked_points_are_ignored() -> None:
-    _, oracle, episodes = family_oracle_episodes(6, targets=8)
+    _, oracle, episodes = build_family_oracle_and_episodes(6, targets=8)
     assert not episodes.context.mask.all()
     context = episodes.context
     changed = Points(
@@ -126,9 +128,9 @@ def test_masked_points_are_ignored() -> None:
     assert torch.allclose(before.factor, after.factor, atol=1e-9)
 
 
-def test_invalid_uses_are_refused() -> None:
+def test_another_family_and_missing_truth_are_refused() -> None:
     with refused("not-applicable", "ClimateOracle", "climate"):
         ClimateOracle(None, TaskFacts(family=Linear(Linear.Parameters())))
-    family, _, episodes = family_oracle_episodes(1)
+    family, _, episodes = build_family_oracle_and_episodes(1)
     with refused("missing-value", "oracle-climate", "informed"):
         ClimateOracle(None, TaskFacts(family=family)).predict_targets(episodes.context, episodes.targets.x)

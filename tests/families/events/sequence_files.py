@@ -46,7 +46,7 @@ def write_jsonl(path, times, marks=None, ends=None):
 
 
 def write_jodie(path, times, marks, features=4):
-    """Rows of all users by time, with `features` features, only one of which is in the header."""
+    """Write the rows of all users in order of time. Only one of the `features` features is in the header."""
     rows = [
         (float(t), index, user, k)
         for user, sequence in enumerate(zip(times, marks, strict=True))

@@ -1,4 +1,4 @@
-"""The predictor that infers point processes, compared with quadrature, the oracle and time rescaling."""
+"""The predictor that averages over point processes, against quadrature, the oracle and time rescaling."""
 
 import math
 from dataclasses import replace
@@ -34,13 +34,13 @@ def bayes(family: PointProcess, shift: str = "none", **settings: int) -> BayesEv
 
 
 def rates(answer: EventPrediction, gap: float, episodes: int) -> np.ndarray:
-    """Density of an event of every mark after a gap."""
+    """Density of an event with each mark after a gap."""
     gaps = torch.full((episodes, POINTS), gap, dtype=torch.float64)
     return (answer.log_density(gaps).unsqueeze(-1) + answer.log_marks(gaps)).exp().numpy()
 
 
 def mark_probabilities(marks: np.ndarray) -> np.ndarray:
-    """Relative counts, plus 1, of the marks that followed the last mark."""
+    """The shares of the marks that followed the last mark, with 1 added to every count."""
     counts = np.ones(3)
     for previous, following in pairwise(marks.astype(int)):
         counts[following] += previous == marks[-1]
@@ -48,7 +48,7 @@ def mark_probabilities(marks: np.ndarray) -> np.ndarray:
 
 
 def expected_density(kind: str, family: PointProcess, gaps: np.ndarray, next_gap: float) -> float:
-    """Density of the next gap by quadrature over the parameters of the kind."""
+    """Density of the next gap, by quadrature over the parameters of this kind of process."""
     parameters, all_gaps = family.parameters, np.append(gaps, next_gap)
     if kind == "poisson":  # the logarithm of the rate is uniform
 
@@ -111,7 +111,7 @@ def test_predictions_equal_the_oracle_if_all_parameters_are_fixed() -> None:
     np.testing.assert_allclose(prediction.quantile(0.3), expected.quantile(0.3), rtol=1e-6)
 
 
-def test_kinds_have_their_posterior_weights() -> None:
+def test_kinds_of_process_have_their_posterior_weights() -> None:
     """The weights of 32 Hawkes processes and a few processes of other kinds are computed one by one."""
     family = build_family()
     episodes = in_float64(draw(family, 5, POINTS))
@@ -155,7 +155,7 @@ def test_predictions_are_calibrated(shift: str) -> None:
 
 
 @pytest.mark.slow
-def test_its_loss_is_between_the_oracle_and_other_predictors_without_the_truth() -> None:
+def test_the_loss_is_between_that_of_the_oracle_and_those_of_other_predictors_without_the_truth() -> None:
     family = build_family()
     episodes = draw(family, 400, 16, seed=2)
     facts = TaskFacts(family=family, marks=3)
@@ -181,7 +181,7 @@ def test_masked_points_are_ignored() -> None:
         torch.testing.assert_close(means[b][mask[b]], packed_means[b][order[b][mask[b]]])
 
 
-def test_any_prefixes_and_extreme_gaps_give_finite_predictions() -> None:
+def test_predictions_at_selected_prefixes_agree_and_extreme_gaps_give_finite_predictions() -> None:
     family = build_family()
     points = in_float64(draw(family, 3, 7)).context
     predictor = bayes(family, processes=128, components=16)

@@ -10,7 +10,7 @@ from tests.refusals import refused
 
 
 def event_data(*times, ends=None, marks=None):
-    """Sequences of absolute times. Without `marks` the mark of an event is its number."""
+    """Sequences of absolute times. Without `marks`, the mark of an event is its number."""
     gaps = [np.diff(np.array(sequence, dtype=float), prepend=0.0) for sequence in times]
     counts = np.array([len(sequence) for sequence in times])
     ends = ends or [None] * len(times)
@@ -50,7 +50,7 @@ def test_decreasing_times_are_refused(ties):
         event_data([1, 2], [-3, 1.5]).resolve_ties(ties)
 
 
-def test_keep_first_keeps_one_event_per_time_and_none_at_the_start():
+def test_keep_first_keeps_one_event_per_time_and_removes_events_at_time_0():
     data = event_data([1, 2, 2, 3], [0, 0, 4, 4, 4], [0, 0], ends=[3.5, 9, 9]).resolve_ties("keep-first")
     assert absolute_times(data) == [[1, 2, 3], [4], []]
     assert data.marks.tolist() == [0, 1, 3, 6] and data.event_numbers.tolist() == [0, 1, 3, 6]
@@ -76,7 +76,7 @@ GAPS = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=12), min_size=1
 @settings(max_examples=100, deadline=None)
 @given(GAPS.filter(lambda gaps: any(map(any, gaps))), st.integers(-20, 20))
 def test_spread_preserves_the_order_and_resolves_all_ties(gaps, exponent):
-    """This holds for all units of time and numbers of tied events."""
+    """This holds for all units of time and all numbers of tied events."""
     times = [2.0**exponent * np.cumsum(sequence) for sequence in gaps]
     step = 2.0**exponent * min(gap for sequence in gaps for gap in sequence if gap)
     data = event_data(*times).resolve_ties("spread")
@@ -88,14 +88,14 @@ def test_spread_preserves_the_order_and_resolves_all_ties(gaps, exponent):
         np.testing.assert_allclose(delay[is_unique], 0, atol=1e-9 * step)
 
 
-def test_the_first_event_can_be_the_start_instead_of_an_event():
+def test_sequences_can_start_at_their_first_event_which_is_then_removed():
     data = event_data([1e9, 1e9 + 1, 1e9 + 4], [7], [-3, -1], ends=[1e9 + 5, 9, None]).from_first_event()
     assert absolute_times(data) == [[1, 4], [], [2]]
     assert data.marks.tolist() == [1, 2, 5] and data.sequence_numbers.tolist() == [0, 1, 2]
     assert data.open_intervals[:2].tolist() == [1, 2] and np.isnan(data.open_intervals[2])
 
 
-def test_windows_are_consecutive_and_have_every_event_once():
+def test_windows_are_consecutive_and_contain_every_event_once():
     data = event_data([1, 2, 4, 7, 11], [3, 5], [1, 2, 3, 4], ends=[20, None, 5])
     windows = data.windows(2)
     assert absolute_times(windows) == [[1, 2], [2, 5], [4], [3, 5], [1, 2], [1, 2], []]
@@ -145,7 +145,7 @@ def test_windows_without_events_are_preserved_at_all_positions():
 
 
 def test_mean_gaps_are_observed_time_per_event():
-    """Open intervals count, so mean gaps are the inverse of maximum-likelihood rates."""
+    """Open intervals count as observed time, so a mean gap is the inverse of the maximum-likelihood rate."""
     data = event_data([1, 2], [], [3], ends=[5, 7, None])
     assert data.mean_gap == (5 + 7 + 3) / 3
     assert data.mean_first_gap == (1 + 7 + 3) / 2

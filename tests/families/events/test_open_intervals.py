@@ -40,7 +40,7 @@ SHAPE = TaskShape(x_dim=0, points=16, y_dim=3, marks=1, head="event")
 
 
 class ConstantRate(Backbone[BackboneSettings]):
-    """Predicts a Poisson process of one rate for all contexts."""
+    """Predicts a Poisson process with the same rate for all contexts."""
 
     Settings = BackboneSettings
     order = "causal"
@@ -75,7 +75,7 @@ def poisson(rate: Tensor, x: Tensor) -> HazardEvent:
 
 
 def windows(count: int, end: float = END, rate: float = 1.0, seed: int = 0) -> list[list[float]]:
-    """Times of Poisson processes up to the end of their window; some windows have no events."""
+    """Times of events of Poisson processes in windows that end at `end`; some windows have no events."""
     rng = np.random.default_rng(seed)
     sequences = []
     for _ in range(count):
@@ -134,14 +134,14 @@ def test_a_window_without_events_is_one_open_interval(tmp_path: Path) -> None:
         ('{"times": [], "end": 2}', []),
     ],
 )
-def test_windows_without_events_need_an_end_and_other_windows(tmp_path: Path, rows: str, names: list) -> None:
+def test_a_file_with_only_a_window_without_events_is_refused(tmp_path: Path, rows: str, names: list) -> None:
     path = tmp_path / "windows.jsonl"
     path.write_text(rows + "\n")
     with refused("bad-data", path, *names):
         episodes_of(path)
 
 
-def test_a_part_without_events_is_refused(tmp_path: Path) -> None:
+def test_a_part_of_the_split_without_events_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "windows.jsonl", [[1.0]] * 8 + [[]] * 2)
     with refused("bad-data", path, "'test'", "-o task.split_seed"):
         episodes_of(path, split="file")
@@ -154,7 +154,8 @@ def test_open_intervals_out_of_range_for_float32_are_refused(tmp_path: Path) -> 
 
 
 def test_the_loss_is_the_likelihood_of_all_windows_per_event(file: Path) -> None:
-    """The likelihood of a Poisson process is the rate times the observed time minus the log rate per event."""
+    """The negative log-likelihood of a Poisson process is the rate times the observed time, minus the log rate for each
+    event."""
     episodes = episodes_of(file)
     events = int(episodes.scored.sum())
     assert (episodes.scored.sum(1) == 0).any()
@@ -173,7 +174,7 @@ def test_the_loss_of_a_batch_without_events_is_the_sum_of_log_survivals(file: Pa
     assert loss.item() == pytest.approx(RATE * END * len(empty), rel=1e-6)
 
 
-def test_random_cuts_of_windows_have_the_same_mean_loss(file: Path) -> None:
+def test_the_mean_loss_over_random_cuts_of_windows_is_that_of_all_windows(file: Path) -> None:
     episodes = episodes_of(file)
     repeated = episodes[torch.arange(len(episodes)).repeat(400)]
     loss, _ = ConstantRateSet(SetSettings(), SHAPE).loss(repeated, 0.5, torch.Generator().manual_seed(1))
@@ -181,7 +182,7 @@ def test_random_cuts_of_windows_have_the_same_mean_loss(file: Path) -> None:
     assert loss.item() == pytest.approx(expected, abs=0.02)
 
 
-def test_processes_share_windows_without_events(file: Path) -> None:
+def test_a_batch_shared_by_two_processes_has_the_same_loss(file: Path) -> None:
     episodes = episodes_of(file)
     order = episodes.scored.sum(1).argsort()  # the first process has the windows without events
     model = ConstantRate()
@@ -234,14 +235,14 @@ def test_the_headline_is_the_likelihood_of_all_windows_per_event(file: Path) -> 
     for name in ("nll", "nll_time", "auc"):
         assert headline.loc[name, "value"] == pytest.approx(expected, rel=1e-6), name
     assert headline.loc["nll_open", "value"] == pytest.approx(RATE * open_times[open_times > 0].mean(), rel=1e-6)
-    # The curve has only events.
+    # The curve excludes open intervals.
     curve = values[values["metric"].eq("nll") & values["n_context"].notna()].set_index("n_context")["value"]
     at_0 = RATE * gaps[:, 0].numpy()[counts > 0].mean() - math.log(RATE)
     assert curve[0] == pytest.approx(at_0, rel=1e-6)
     assert not values["metric"].isin(["covered_50", "covered_90"]).any(), (
         "censoring biases the coverage of observed gaps"
     )
-    # The bootstrap resamples sums and numbers of events of episodes.
+    # The bootstrap resamples episodes, each with its observed time and its number of events.
     resamples = np.random.default_rng(prompts.seed).integers(len(counts), size=(1000, len(counts)))
     ratios = [RATE * observed[rows].sum() / counts[rows].sum() - math.log(RATE) for rows in resamples]
     low, high = np.quantile(ratios, [0.025, 0.975])

@@ -53,7 +53,7 @@ def naive_rates(truth: dict[str, np.ndarray], y: np.ndarray, gap: float) -> np.n
 
 @pytest.mark.parametrize("shift", ["none", "time-scale-3", "branching-0.9", "only-renewal"])
 def test_rates_equal_naive_sums_over_earlier_events(shift: str) -> None:
-    """A rate is the density of the time over its survival, times the probability of the mark."""
+    """The rate of a mark is the density of the gap divided by its survival, times the probability of the mark."""
     episodes = in_float64(draw(build_family(burn_in=True), 24, 20, shift=shift))
     answer, y, truth = predict(episodes), episodes.context.y, truth_of(episodes)
     for gap in (0.3, 1.4):
@@ -67,7 +67,7 @@ def test_rates_equal_naive_sums_over_earlier_events(shift: str) -> None:
 
 
 @pytest.mark.slow
-def test_survival_is_that_of_the_integrated_rate() -> None:
+def test_log_survival_is_the_negative_integral_of_the_rate() -> None:
     episodes = in_float64(draw(build_family(burn_in=True), 12, 9))
     y, truth, gap = episodes.context.y, truth_of(episodes), 0.9
     log_survival = predict(episodes).log_survival(torch.full(y.shape[:2], gap, dtype=torch.float64)).numpy()
@@ -158,9 +158,13 @@ def test_wrong_parameters_have_a_higher_loss(kind: str, changes: dict) -> None:
     assert difference.mean() > 4 * difference.std() / math.sqrt(len(difference))
 
 
-def predictive(kind: str, name: str, nodes: np.ndarray, y: torch.Tensor, derived=lambda value: {}) -> np.ndarray:
-    """Density of every gap given the earlier gaps: the average of oracles with the parameter at `nodes`, weighted by
-    their densities of the earlier gaps."""
+def predictive_densities(
+    kind: str, name: str, nodes: np.ndarray, y: torch.Tensor, derived=lambda value: {}
+) -> np.ndarray:
+    """Density of every gap given the earlier gaps.
+
+    It is the average over oracles with the parameter at `nodes`, weighted by their densities of the earlier gaps.
+    """
     truth = {
         key: tensor.expand(len(nodes), *tensor.shape[1:])
         for key, tensor in draw(build_family(kind), 1, 1).truth.items()
@@ -174,8 +178,8 @@ def predictive(kind: str, name: str, nodes: np.ndarray, y: torch.Tensor, derived
     return (weights * np.exp(log_densities)).sum(0) / weights.sum(0)
 
 
-def ratio_of_integrals(likelihood, gaps: np.ndarray, low: float, high: float) -> np.ndarray:
-    """The same densities by adaptive quadrature over the parameter for every prefix."""
+def predictive_densities_by_quadrature(likelihood, gaps: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Density of every gap given the earlier gaps, by adaptive quadrature over the parameter for every prefix."""
     evidence = [
         integrate.quad(lambda v, n=n: math.exp(likelihood(v, gaps[:n]).sum()), low, high, epsrel=1e-11, epsabs=0)[0]
         for n in range(len(gaps) + 1)
@@ -188,8 +192,8 @@ def test_the_average_over_rates_is_the_bayes_prediction_for_poisson_processes() 
     y = in_float64(draw(build_family("poisson"), 1, 10, seed=3)).context.y[0]
     gaps = y[:, GAP].numpy()
     edges = np.linspace(math.log(0.5), math.log(2), 2001)
-    densities = predictive("poisson", "rate", np.exp((edges[1:] + edges[:-1]) / 2), y)
-    exact = ratio_of_integrals(lambda log, g: log - math.exp(log) * g, gaps, math.log(0.5), math.log(2))
+    densities = predictive_densities("poisson", "rate", np.exp((edges[1:] + edges[:-1]) / 2), y)
+    exact = predictive_densities_by_quadrature(lambda log, g: log - math.exp(log) * g, gaps, math.log(0.5), math.log(2))
     np.testing.assert_allclose(densities, exact, rtol=1e-6)
 
 
@@ -197,16 +201,16 @@ def test_the_average_over_rates_is_the_bayes_prediction_for_poisson_processes() 
 def test_the_average_over_sigma_is_the_bayes_prediction_for_renewal_processes() -> None:
     y = in_float64(draw(build_family("renewal"), 1, 10, seed=3)).context.y[0]
     edges = np.linspace(0.3, 1.5, 2001)
-    densities = predictive(
+    densities = predictive_densities(
         "renewal", "sigma", (edges[1:] + edges[:-1]) / 2, y, lambda sigma: {"location": -sigma.square() / 2}
     )
-    exact = ratio_of_integrals(
+    exact = predictive_densities_by_quadrature(
         lambda sigma, g: stats.lognorm(sigma, scale=math.exp(-(sigma**2) / 2)).logpdf(g), y[:, GAP].numpy(), 0.3, 1.5
     )
     np.testing.assert_allclose(densities, exact, rtol=1e-5)
 
 
-def assert_equal(prediction: MixedEvent, expected: MixedEvent, **tolerance: float) -> None:
+def assert_predictions_equal(prediction: MixedEvent, expected: MixedEvent, **tolerance: float) -> None:
     for name, tensor in prediction.tensors().items():
         torch.testing.assert_close(
             tensor, expected.tensors()[name], **tolerance, msg=lambda m, name=name: f"{name}: {m}"
@@ -220,12 +224,12 @@ def test_phases_equal_predictions_for_all_prefixes() -> None:
     x = points.x[:, :2]
     for n in (0, 1, 5, 11):
         answer = event_oracle.predict_targets(points.span(0, n), x)
-        assert_equal(answer.at(slice(0, 1)), predictions.at(slice(n, n + 1)))
-        assert_equal(answer.at(slice(1, 2)), predictions.at(slice(n, n + 1)))
+        assert_predictions_equal(answer.at(slice(0, 1)), predictions.at(slice(n, n + 1)))
+        assert_predictions_equal(answer.at(slice(1, 2)), predictions.at(slice(n, n + 1)))
     state = event_oracle.condition(points.span(0, 0))
     state = event_oracle.update(event_oracle.update(state, points.span(0, 4)), points.span(4, 11))
-    assert_equal(event_oracle.query(state, x[:, :1]), predictions.at(slice(11, 12)))
-    assert_equal(event_oracle.predict_next(points, prefixes=[2, 7]), predictions.at(torch.tensor([2, 7])))
+    assert_predictions_equal(event_oracle.query(state, x[:, :1]), predictions.at(slice(11, 12)))
+    assert_predictions_equal(event_oracle.predict_next(points, prefixes=[2, 7]), predictions.at(torch.tensor([2, 7])))
 
 
 def test_masked_events_are_ignored() -> None:
@@ -248,9 +252,9 @@ def test_censored_points_are_predicted_but_not_read() -> None:
     longer = points.append(Points.full(points.x[:, :1], censored))
     event_oracle = oracle(episodes)
     predictions, x = event_oracle.predict_next(longer), points.x[:, :1]
-    assert_equal(predictions.at(slice(0, 6)), event_oracle.predict_next(points))
-    assert_equal(predictions.at(slice(6, 7)), event_oracle.predict_targets(points, x))
-    assert_equal(event_oracle.predict_targets(longer, x), event_oracle.predict_targets(points, x))
+    assert_predictions_equal(predictions.at(slice(0, 6)), event_oracle.predict_next(points))
+    assert_predictions_equal(predictions.at(slice(6, 7)), event_oracle.predict_targets(points, x))
+    assert_predictions_equal(event_oracle.predict_targets(longer, x), event_oracle.predict_targets(points, x))
     assert predictions.log_survival(longer.y[..., GAP])[:, -1].lt(0).all()
 
 

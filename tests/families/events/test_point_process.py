@@ -1,4 +1,4 @@
-"""Compare episodes of the family point-process with closed forms and distributions of SciPy."""
+"""Episodes of the family point-process against closed forms and distributions of SciPy."""
 
 import math
 
@@ -45,8 +45,8 @@ def assert_mean(values: np.ndarray, expected: float = 0.0) -> None:
 
 
 def test_a_stationary_hawkes_process_has_the_mean_rates_of_its_closed_form() -> None:
-    """The rates are (I - A)^-1 base. Deviations are also weighted by the rates: if the matrix were transposed or of
-    another episode, unweighted deviations could average to 0."""
+    """The rates are (I - A)^-1 base. Deviations are also weighted by the rates, because unweighted deviations could
+    average to 0 if the matrix were transposed or belonged to another episode."""
     window = 10
     episodes = draw(build_family("hawkes", burn_in=True), 3000, 250)
     truth, (_, marks, times) = truth_of(episodes), gaps_marks_times(episodes)
@@ -142,7 +142,7 @@ def test_marks_follow_the_true_markov_chain(kind: str) -> None:
     rows = np.arange(2000)[:, None]
     expected = chain[rows, marks[:, :-1]]
     indicators = np.eye(3)[marks[:, 1:]]
-    # Weighted by the probabilities, since deviations of a wrong row or column could average to 0.
+    # Deviations are weighted by the probabilities, since those of a wrong row or column could average to 0.
     for mark in range(3):
         assert_mean(((indicators - expected) * expected[..., [mark]]).mean(1)[:, mark])
     np.testing.assert_allclose(chain.sum(-1), 1)
@@ -188,7 +188,7 @@ def test_frozen_prompts_are_stratified_by_kind_and_parameters() -> None:
 @pytest.mark.slow
 def test_stratified_episodes_have_the_distribution_of_independent_episodes() -> None:
     draws = [build_family().sample_prompts(Request(6, 1, torch.Generator().manual_seed(seed))) for seed in range(200)]
-    for position in (0, 5):  # every position of a block has the distribution
+    for position in (0, 5):  # every position of a block has the same distribution
         kinds = [int(d.truth["kind"][position]) for d in draws]
         rates = [float(d.truth["rate"][position]) for d in draws]
         assert stats.chisquare(np.bincount(kinds, minlength=4)).pvalue > SMALLEST_P

@@ -70,7 +70,7 @@ def test_the_end_of_an_observation_gives_the_open_interval(tmp_path):
     assert [None if np.isnan(v) else v for v in read_events(path).open_intervals] == [0.5, None, None]
 
 
-def test_marks_and_masks_are_optional(tmp_path):
+def test_marks_and_masks_of_npz_files_are_optional(tmp_path):
     arrays = sequence_files.npz_arrays(*sequence_files.sequences())
     complete = tmp_path / "complete.npz"
     np.savez(complete, **arrays)
@@ -104,7 +104,7 @@ TWO_SEQUENCES = {
 }
 
 
-def changed(name, index, value):
+def with_changed_value(name, index, value):
     array = TWO_SEQUENCES[name].astype(float)
     array[index] = value
     return {**TWO_SEQUENCES, name: array}
@@ -122,16 +122,16 @@ def changed(name, index, value):
         ({"times": np.ones((0, 4))}, ["'times'", "(0, 4)"]),
         ({"times": np.ones((4, 0))}, ["'times'", "(4, 0)"]),
         ({**TWO_SEQUENCES, "masks": np.ones((2, 2))}, ["'masks'", "(2, 2)", "'times'", "(2, 3)"]),
-        (changed("times", (0, 1), np.nan), ["times[0, 1]"]),
-        (changed("times", (0, 1), np.inf), ["times[0, 1]"]),
-        (changed("marks", (0, 1), 1.5), ["marks[0, 1]", "1.5"]),
-        (changed("marks", (0, 1), np.nan), ["marks[0, 1]", "nan"]),
-        (changed("marks", (0, 1), -1), ["marks[0, 1]", "-1.0"]),
-        (changed("marks", (0, 1), 1e9), ["marks[0, 1]", "1000000000.0", "100,000"]),
-        (changed("marks", (0, 1), 0), ["masks[0, 1]", 1]),
-        (changed("marks", (1, 2), 3), ["masks[1, 2]", 0]),
-        (changed("masks", (1, 0), 0.5), ["masks[1, 0]", "0.5"]),
-        (changed("masks", (1, 0), 0), ["masks[1, 0]", "0.0"]),
+        (with_changed_value("times", (0, 1), np.nan), ["times[0, 1]"]),
+        (with_changed_value("times", (0, 1), np.inf), ["times[0, 1]"]),
+        (with_changed_value("marks", (0, 1), 1.5), ["marks[0, 1]", "1.5"]),
+        (with_changed_value("marks", (0, 1), np.nan), ["marks[0, 1]", "nan"]),
+        (with_changed_value("marks", (0, 1), -1), ["marks[0, 1]", "-1.0"]),
+        (with_changed_value("marks", (0, 1), 1e9), ["marks[0, 1]", "1000000000.0", "100,000"]),
+        (with_changed_value("marks", (0, 1), 0), ["masks[0, 1]", 1]),
+        (with_changed_value("marks", (1, 2), 3), ["masks[1, 2]", 0]),
+        (with_changed_value("masks", (1, 0), 0.5), ["masks[1, 0]", "0.5"]),
+        (with_changed_value("masks", (1, 0), 0), ["masks[1, 0]", "0.0"]),
         ({"times": np.ones((2, 2)), "masks": np.array([[1, 1], [0, 1]])}, ["masks[1, 0]"]),
         ({"times": np.ones((2, 2)), "marks": np.array([[0, 1], [1, 1]])}, ["marks[0, 0]"]),
         ({"times": np.ones((2, 2)), "masks": np.array([[1, 1], [0, 0]])}, ["times[1]"]),
@@ -215,7 +215,7 @@ def test_increasing_times_are_refused_without_the_option_times(tmp_path):
     ],
 )
 def test_lines_that_are_not_json_are_refused(tmp_path, text, line):
-    """Error codes are those of `iclbench.core.json_text`."""
+    """The error codes are those of `iclbench.core.json_text`."""
     path = tmp_path / "events.jsonl"
     path.write_text(text)
     with pytest.raises(DataError) as error:
@@ -319,7 +319,7 @@ def test_text_that_is_not_utf_8_is_refused_and_byte_order_marks_are_ignored(tmp_
     assert read_events(path).gaps.tolist() == [1.0]
 
 
-def test_the_format_is_inferred_from_the_suffix_or_given(tmp_path):
+def test_the_format_is_inferred_from_the_suffix_or_set_by_the_option(tmp_path):
     times, marks = sequence_files.sequences()
     path = sequence_files.write_jsonl(tmp_path / "events.txt", times, marks)
     assert_refused(path, "bad-syntax", ".npz, .jsonl or .csv", "-o task.format=jsonl")

@@ -28,7 +28,7 @@ def file(tmp_path):
 
 
 def all_sequences(events, points=9):
-    """Rows of all sequences of a part by their numbers in the file, and the episodes."""
+    """The rows of all sequences of a part, by the number of the sequence in the file, and the episodes."""
     count = {"train": 24, "validation": 8, "test": 8}[events._part]
     episodes = events.sample_prompts(Request(count, points, new_generator()))
     return dict(zip(episodes.truth["sequence"].tolist(), range(count), strict=True)), episodes
@@ -68,7 +68,7 @@ def test_parts_do_not_overlap_and_have_three_one_and_one_fifth_of_the_sequences(
 
 
 def test_parts_in_the_order_of_the_file_have_the_sizes_of_the_released_code(tmp_path):
-    """0.6 S and 0.2 S rounded down, and the rest: 4,228, 1,409 and 1,410 of the 7,047 sequences of Mooc."""
+    """The parts have 0.6 S and 0.2 S sequences, rounded down, and the rest. Mooc has 4,228, 1,409 and 1,410."""
     for count, sizes in ((7047, [4228, 1409, 1410]), (10_000, [6000, 2000, 2000]), (13, [7, 2, 4])):
         np.savez(tmp_path / "events.npz", times=np.ones((count, 1)))
         events = build_family(tmp_path / "events.npz", split="file")
@@ -280,7 +280,7 @@ def test_padding_and_open_intervals_give_finite_losses_and_gradients(tmp_path):
 
 
 def test_late_first_events_are_refused_without_the_parameter_start(tmp_path):
-    """With seconds since 1970, as in most logs, all first gaps are half a century."""
+    """If times are seconds since 1970, as in most logs, all first gaps are half a century."""
     late_times = [[1.7e9 + 600 * n, 1.7e9 + 600 * n + 1e5, 1.7e9 + 600 * n + 4e5] for n in range(10)]
     path = sequence_files.write_jsonl(tmp_path / "events.jsonl", late_times)
     with refused("missing-value", f"{path}, line 1, event 1", "2e+05", "-o task.start=first", "-o task.start=zero"):

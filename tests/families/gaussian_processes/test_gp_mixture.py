@@ -1,4 +1,4 @@
-"""Episodes of gp-mixture compared with the distributions of its kernels, lengthscales, sizes and inputs."""
+"""Episodes of gp-mixture against the documented distributions of kernels, lengthscales, sizes and inputs."""
 
 import math
 
@@ -38,13 +38,13 @@ def assert_mean(values: np.ndarray, expected: float = 0.0) -> None:
 
 
 @pytest.mark.parametrize(("shift", "kernel", "scale"), [("rbf-0.8", RBF, 0.8), ("periodic-1.7", PERIODIC, 1.7)])
-def test_context_and_targets_are_one_function_and_related_datasets_are_others(shift, kernel, scale) -> None:
+def test_context_and_targets_share_a_function_and_related_datasets_have_other_functions(shift, kernel, scale) -> None:
     episodes = draw(8000, 8, shift=f"{shift}+points-8", related=2)
     x, y = episodes.context.x[:, 0, 0].numpy(), episodes.context.y[:, 0, 0].numpy()
     x_target, y_target = episodes.targets.x[:, 0, 0].numpy(), episodes.targets.y[:, 0, 0].numpy()
     assert_mean(y**2, 1.04)
     assert_mean(y_target**2, 1.04)
-    # Weights by the kernel prevent a wrong sign or scale from averaging out.
+    # Products are weighted by the kernel, so that a wrong sign or scale does not average out.
     expected = kernel_values(kernel, scale, x - x_target)
     assert_mean((y * y_target - expected) * expected)
     x_related, y_related = (t[:, 0, :, 0].numpy() for t in (episodes.related.x, episodes.related.y))
@@ -56,12 +56,13 @@ def test_context_and_targets_are_one_function_and_related_datasets_are_others(sh
 
 
 def is_stratified(u: np.ndarray) -> bool:
-    """Whether each of n equal intervals of [0, 1) has one of n numbers."""
+    """Whether each of n equal intervals of [0, 1) contains exactly one of the n numbers."""
     return bool((np.sort(np.floor(u * len(u))) == np.arange(len(u))).all())
 
 
 def test_frozen_prompts_are_stratified_by_kernel_lengthscale_and_context_size() -> None:
-    """Without stratification, 256 prompts had 140 periodic and 116 RBF kernels and a ceiling 0.036 too high."""
+    """Without stratification, a set of 256 prompts had 140 periodic and 116 RBF kernels, and its ceiling was too high
+    by 0.036."""
     task, _ = resolve_task("gp-mixture", "small", {"targets": 2, "max_related": 1})
     episodes = PromptSet(task, "small").episodes
     kernels, lengthscales = episodes.truth["kernel"].numpy(), episodes.truth["lengthscale"].numpy()
@@ -77,7 +78,7 @@ def test_frozen_prompts_are_stratified_by_kernel_lengthscale_and_context_size() 
     assert not (np.diff(kernels) >= 0).all() and not (np.diff(lengthscales) >= 0).all(), "the order is random"
 
 
-def test_the_ceilings_of_the_task_are_those_of_an_independent_prototype() -> None:
+def test_the_ceilings_of_the_task_agree_with_an_independent_prototype() -> None:
     for shift, value, error in (("none", -0.290, 0.004), ("ood-lengthscale", -0.351, 0.005)):
         ceiling = build_family(targets=7).ceiling("oracle-kernel", 64, shift)
         assert ceiling is not None and abs(ceiling.value - value) < 3 * math.hypot(error, ceiling.error)
@@ -130,7 +131,7 @@ def test_sizes_and_inputs_have_the_documented_distributions() -> None:
         assert stats.kstest(x, stats.uniform(low, high - low).cdf).pvalue > 1e-3
 
 
-def test_with_per_batch_all_episodes_share_kernel_and_sizes() -> None:
+def test_with_per_batch_all_episodes_of_a_batch_share_kernel_and_sizes() -> None:
     episodes = draw(16, family=build_family(per_batch=True, targets=4))
     for values in (
         episodes.truth["kernel"],

@@ -13,7 +13,7 @@ SPAN = 8.0
 LENGTHSCALES = [0.1, 0.25, 0.7, 1.0, 4.0, 10.0]
 
 
-def reference(kernel: int, lengthscale: float, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def sklearn_covariance(kernel: int, lengthscale: float, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if kernel == RBF:
         return kernels.RBF(lengthscale)(a, b)
     # The lambda = ln 2 of the paper is the square of scikit-learn's length_scale.
@@ -31,7 +31,7 @@ def test_kernels_equal_those_of_scikit_learn(kernel: int, lengthscale: float) ->
         torch.tensor(a)[None],
         torch.tensor(b)[None],
     )
-    np.testing.assert_allclose(values[0], reference(kernel, lengthscale, a, b), atol=1e-12)
+    np.testing.assert_allclose(values[0], sklearn_covariance(kernel, lengthscale, a, b), atol=1e-12)
 
 
 @pytest.mark.parametrize("kernel", [RBF, PERIODIC], ids=KERNELS)
@@ -40,7 +40,7 @@ def test_the_series_equals_the_kernel_within_the_span(kernel: int) -> None:
     for lengthscale in LENGTHSCALES:
         term_count = series_terms(kernel, lengthscale, SPAN)
         series = cosine_series(kernel, torch.tensor([lengthscale], dtype=torch.float64), SPAN, term_count)
-        expected = reference(kernel, lengthscale, distance[:, None], np.zeros((1, 1)))[:, 0]
+        expected = sklearn_covariance(kernel, lengthscale, distance[:, None], np.zeros((1, 1)))[:, 0]
         np.testing.assert_allclose(series.covariance(torch.tensor(distance))[0], expected, atol=1e-9)
 
 
@@ -54,7 +54,7 @@ def test_sampled_functions_have_the_covariance_of_the_kernel() -> None:
             (draws, term_count + 1, 2), generator=torch.Generator().manual_seed(0), dtype=torch.float64
         )
         y = series.functions(normals, x.expand(draws, -1)).numpy()
-        expected = reference(kernel, lengthscale, x.numpy()[:, None], x.numpy()[:, None])
+        expected = sklearn_covariance(kernel, lengthscale, x.numpy()[:, None], x.numpy()[:, None])
         # The variance of a product of two jointly normal numbers is 1 + k²; the tolerance is five standard errors.
         error = np.sqrt((1 + expected**2) / draws)
         assert (np.abs(y.T @ y / draws - expected) < 5 * error).all()

@@ -42,7 +42,7 @@ def bayes(family: GPMixture = NARROW, shift: str = "none", **settings) -> Oracle
     return OracleBayes(BayesSettings(**settings), TaskFacts(family=family, shift=shift))
 
 
-def points_of(points: Points) -> list[tuple[np.ndarray, np.ndarray]]:
+def valid_points(points: Points) -> list[tuple[np.ndarray, np.ndarray]]:
     """The valid points of every set as NumPy arrays."""
     return [(x[m].numpy(), y[m, 0].numpy()) for x, y, m in zip(points.x, points.y, points.mask, strict=True)]
 
@@ -53,7 +53,7 @@ def test_oracle_kernel_equals_the_posterior_of_scikit_learn(shift: str) -> None:
     episodes = episodes_of(family, 16, 40, shift=shift)
     oracle = OracleKernel(None, TaskFacts(family=family))
     prediction = oracle.informed(episodes.truth).predict_targets(episodes.context, episodes.targets.x)
-    for e, (x, y) in enumerate(points_of(episodes.context)):
+    for e, (x, y) in enumerate(valid_points(episodes.context)):
         kernel = sklearn_kernel(int(episodes.truth["kernel"][e]), float(episodes.truth["lengthscale"][e]))
         gp = GaussianProcessRegressor(kernel, alpha=0.04, optimizer=None).fit(x, y)
         mean, std = gp.predict(episodes.targets.x[e].numpy(), return_std=True)
@@ -63,8 +63,9 @@ def test_oracle_kernel_equals_the_posterior_of_scikit_learn(shift: str) -> None:
 
 
 def test_periodic_mean_has_the_score_of_the_closed_form() -> None:
-    """f minus its mean has variance 1 - I_0(1/lambda) e^(-1/lambda) at every input, so the best Gaussian around it has
-    the expected log-likelihood -log(2 pi e (1 - p_0 + sigma²)) / 2. RBF functions have the exact posterior."""
+    """At every input, f minus its mean has variance 1 - p_0, where p_0 = I_0(1/lambda) e^(-1/lambda). The best Gaussian
+    around the mean has the expected log-likelihood -log(2 pi e (1 - p_0 + sigma²)) / 2. RBF functions have the exact
+    posterior."""
     family = GPMixture(GPParameters(targets=2, max_related=0))
     episodes = episodes_of(family, 6000, 4)
     answer, best = (
@@ -82,7 +83,7 @@ def test_periodic_mean_has_the_score_of_the_closed_form() -> None:
     assert abs(scores.mean().item() - expected) < 4 * scores.std().item() / len(scores) ** 0.5
 
 
-def test_the_mean_in_the_truth_is_the_mean_over_a_period() -> None:
+def test_the_mean_in_the_truth_is_the_mean_over_one_period() -> None:
     """Means over 20 equally spaced points of one period are exact for ten harmonics."""
     family = GPMixture(GPParameters(kernels=("periodic",), lengthscale=(1, 1), max_related=0))
     truth = family.sample(Request(50, 4, torch.Generator().manual_seed(0))).truth
@@ -90,7 +91,7 @@ def test_the_mean_in_the_truth_is_the_mean_over_a_period() -> None:
     assert (family.sample(Request(50, 4, torch.Generator().manual_seed(0), shift="rbf-1")).truth["mean"] == 0).all()
 
 
-def test_oracle_kernel_predicts_the_prior_without_points() -> None:
+def test_oracle_kernel_predicts_the_prior_for_an_empty_context() -> None:
     episodes = episodes_of()
     oracle = OracleKernel(None, TaskFacts(family=NARROW)).informed(episodes.truth)
     answer = oracle.predict_targets(episodes.context.span(0, 0), episodes.targets.x)
@@ -105,8 +106,8 @@ def test_the_joint_score_of_oracle_kernel_equals_the_density_of_scipy(shift: str
     targets, scored = episodes.targets, torch.rand(12, 10, generator=torch.Generator().manual_seed(1)) < 0.7
     answer = oracle.predict_targets(episodes.context, targets.x)
     scores = oracle.joint_scores(answer, episodes.context, targets, scored)["log_likelihood_joint"]
-    scored_points = [(x[m], y[m]) for (x, y), m in zip(points_of(targets), scored.numpy(), strict=True)]
-    for e, ((x, y), (xt, yt)) in enumerate(zip(points_of(episodes.context), scored_points, strict=True)):
+    scored_points = [(x[m], y[m]) for (x, y), m in zip(valid_points(targets), scored.numpy(), strict=True)]
+    for e, ((x, y), (xt, yt)) in enumerate(zip(valid_points(episodes.context), scored_points, strict=True)):
         kernel = sklearn_kernel(int(episodes.truth["kernel"][e]), float(episodes.truth["lengthscale"][e]))
         gram = kernel(np.concatenate([x, xt])) + 0.04 * np.eye(len(x) + len(xt))
         n = len(x)
@@ -157,12 +158,12 @@ def test_oracles_with_access_to_the_kernel_fulfil_the_contracts(cls: type[Oracle
 
 
 @pytest.mark.parametrize("shift", ["none", "ood-lengthscale"])
-def test_the_evidence_is_the_density_of_the_data(shift: str) -> None:
+def test_the_evidence_of_a_node_equals_the_density_of_scipy(shift: str) -> None:
     family = GPMixture(GPParameters(targets=1))
     nodes = Nodes.of(family.prior(shift), 60, 0.02)
     evidence = Evidence(nodes, 0.2, family.span)
     episodes = episodes_of(family, 2, 4, shift=shift, related=1)
-    for x, y in points_of(episodes.related.map(lambda t: t[:, 0])):
+    for x, y in valid_points(episodes.related.map(lambda t: t[:, 0])):
         values = evidence(torch.tensor(x[:, 0]), torch.tensor(y))
         for s in range(0, len(values), 41):
             covariance = sklearn_kernel(int(nodes.kernel[s]), float(nodes.lengthscale[s]))(x) + 0.04 * np.eye(len(x))
@@ -172,7 +173,7 @@ def test_the_evidence_is_the_density_of_the_data(shift: str) -> None:
 @pytest.mark.parametrize("shift", ["none", "ood-lengthscale"])
 @pytest.mark.parametrize("kernel", [RBF, PERIODIC], ids=KERNELS)
 def test_nodes_have_the_prior_distribution(shift: str, kernel: int) -> None:
-    """The moments of log l equal those of the uniform distribution on the intervals."""
+    """The first three moments of log l are those of the uniform distribution on the intervals of the prior."""
     prior = GPMixture(GPParameters()).prior(shift)
     nodes = Nodes.of(prior, 400, 0.00235)
     weight = nodes.log_prior.exp()[nodes.kernel == kernel].numpy()
@@ -183,7 +184,7 @@ def test_nodes_have_the_prior_distribution(shift: str, kernel: int) -> None:
         assert abs((weight * logs**moment).sum() / 0.5 - (u**moment).mean()) < 1e-3
 
 
-def test_a_single_kernel_needs_a_single_node() -> None:
+def test_a_prior_with_a_single_kernel_has_a_single_node() -> None:
     for kernel in (RBF, PERIODIC):
         nodes = Nodes.of(KernelPrior.single_kernel(kernel, 1.3), 400, 0.00235)
         assert nodes.kernel.tolist() == [kernel] and math.isclose(float(nodes.lengthscale), 1.3)
@@ -214,7 +215,10 @@ def predictions(x: np.ndarray, y: np.ndarray, x_target: np.ndarray) -> tuple[np.
 
 def test_oracle_bayes_equals_brute_force_quadrature() -> None:
     episodes = episodes_of(count=2, shift="points-12", related=2)
-    sets = [points_of(episodes.context), *(points_of(episodes.related.map(lambda t, j=j: t[:, j])) for j in range(2))]
+    sets = [
+        valid_points(episodes.context),
+        *(valid_points(episodes.related.map(lambda t, j=j: t[:, j])) for j in range(2)),
+    ]
     oracle = bayes(components=10_000)
     answers = list(oracle.predict_by_related(episodes.context, episodes.targets.x, episodes.related, [0, 1, 2]))
     for e in range(2):
@@ -231,15 +235,16 @@ def test_oracle_bayes_equals_brute_force_quadrature() -> None:
 
 
 @pytest.mark.parametrize("kernel_index", [RBF, PERIODIC], ids=KERNELS)
-def test_oracles_of_tasks_with_one_type_of_kernel(kernel_index: int) -> None:
-    """The prediction equals brute-force quadrature over this type."""
+def test_oracles_of_a_task_with_one_type_of_kernel_equal_quadrature_and_scikit_learn(kernel_index: int) -> None:
+    """`oracle-bayes` equals brute-force quadrature over this type, and `oracle-kernel` the posterior of
+    scikit-learn."""
     family = GPMixture(NARROW.parameters.model_copy(update={"kernels": (KERNELS[kernel_index],)}))
     episodes = episodes_of(family, count=2, shift="points-12", related=1)
     assert episodes.truth["kernel"].tolist() == [kernel_index, kernel_index]
     oracle, kernel_oracle = bayes(family, components=10_000), OracleKernel(None, TaskFacts(family=family))
     answer = oracle.predict_targets(episodes.context, episodes.targets.x, episodes.related)
     exact = kernel_oracle.informed(episodes.truth).predict_targets(episodes.context, episodes.targets.x)
-    sets = [points_of(episodes.context), points_of(episodes.related.map(lambda t: t[:, 0]))]
+    sets = [valid_points(episodes.context), valid_points(episodes.related.map(lambda t: t[:, 0]))]
     rows = slice(kernel_index * len(LOGS), (kernel_index + 1) * len(LOGS))
     for e in range(2):
         x = episodes.targets.x[e].numpy()
@@ -266,7 +271,7 @@ def test_related_datasets_determine_the_kernel() -> None:
         assert abs((best - with_two[metric]).mean()) < 0.015
 
 
-def test_fewer_components_give_similar_predictions() -> None:
+def test_a_mixture_of_fewer_components_gives_similar_predictions() -> None:
     episodes = episodes_of(count=4, points=3)
     full, reduced = (bayes(components=n).predict_targets(episodes.context, episodes.targets.x) for n in (10_000, 300))
     assert reduced.logits.shape[-1] < full.logits.shape[-1]
@@ -292,7 +297,7 @@ def test_episodes_are_independent_and_masked_or_empty_sets_are_ignored() -> None
     assert torch.allclose(prior.std, torch.tensor(1.04).double().sqrt(), atol=1e-9)
 
 
-def test_the_assumed_prior_of_shifts() -> None:
+def test_the_prior_that_oracle_bayes_assumes_depends_on_the_shift() -> None:
     family = GPMixture(GPParameters())
     for shift, expected in {
         "none": "none",

@@ -1,4 +1,4 @@
-"""Classes, labels and tests of bursty sequences against closed forms."""
+"""Classes, labels and images of bursty sequences, and their evaluators, against closed forms."""
 
 import math
 
@@ -27,13 +27,13 @@ def family(classes=60, holdout=10, common=5, image_size=8, **parameters):
     )
 
 
-def published_size(**parameters):
-    """The split of the papers: 1,613 training classes, ten of them common, and ten held-out classes."""
+def published_family(**parameters):
+    """The family with the split of the papers: 1,613 training classes, ten of them common, and ten held-out classes."""
     return family(1623, 10, 10, **parameters)
 
 
 def draw(bursty, test="", episodes=EPISODES, points=8, seed=0):
-    """Labels and class numbers of sequences, the query last, and the episodes."""
+    """Draw episodes; returns the labels and class numbers of their sequences, the query last, and the episodes."""
     generator = torch.Generator().manual_seed(seed)
     sampled = (
         bursty.sample_test(test, episodes, generator) if test else bursty.sample(Request(episodes, points, generator))
@@ -67,8 +67,8 @@ def assert_frequencies(numbers, expected):
 
 
 @pytest.mark.parametrize(("alpha", "published"), [(0.0, 0.006), (1.0, 0.37), (2.0, 0.94)])
-def test_share_of_queries_from_the_ten_common_classes(alpha, published):
-    bursty = published_size(alpha=alpha)
+def test_the_share_of_queries_from_the_ten_common_classes_is_the_published_one(alpha, published):
+    bursty = published_family(alpha=alpha)
     expected = zipf(1613, alpha)[:10].sum()
     assert expected == pytest.approx(published, abs=0.005)
     assert_share(ranks(bursty, draw(bursty, "iwl")[1][:, -1]) < 10, expected)
@@ -91,8 +91,8 @@ def test_both_classes_of_a_bursty_sequence_are_drawn_without_replacement():
     assert_frequencies(ranks(bursty, draw(bursty)[1][:, -1]), (p + p * as_second) / 2)
 
 
-def _either(p):
-    """Probability that at least one of two independent draws is a class of probability p."""
+def probability_in_two_draws(p):
+    """Probability that at least one of two independent draws is a given class, which has probability p."""
     return 1 - (1 - p) ** 2
 
 
@@ -105,29 +105,33 @@ def test_further_images_of_bursty_sequences_are_independent(alpha):
     query_class_counts = (context == query).sum(1)
     assert query_class_counts.min() == 3
     pairs = p[:, None] * p / (1 - p[:, None]) * (1 - np.eye(50))
-    assert_share(query_class_counts > 3, (pairs * (_either(p)[:, None] + _either(p)) / 2).sum())
+    assert_share(
+        query_class_counts > 3, (pairs * (probability_in_two_draws(p)[:, None] + probability_in_two_draws(p)) / 2).sum()
+    )
     class_counts = [sorted(np.unique(row, return_counts=True)[1])[::-1] for row in context]
     assert all(counts[1] >= 3 for counts in class_counts), "three images of each of two classes"
-    assert_share([sum(counts[:2]) > 6 for counts in class_counts], (pairs * _either(p[:, None] + p)).sum())
+    assert_share(
+        [sum(counts[:2]) > 6 for counts in class_counts], (pairs * probability_in_two_draws(p[:, None] + p)).sum()
+    )
 
 
-def test_contexts_of_bursty_sequences_are_shuffled():
-    """Six of the 28 pairs of positions share a class. Each further image adds three pairs with probability 2/50, and
-    both together add one with probability 1/50."""
+def test_positions_in_contexts_of_bursty_sequences_are_shuffled():
+    """Of the 28 pairs of positions, six share a class. Each of the two further images adds three pairs with probability
+    2/50, and the two are a pair with probability 1/50."""
     classes = draw(family(p_bursty=1.0))[1]
     for one, other in ((0, 1), (2, 3), (0, 7), (6, 7)):
         assert_share(classes[:, one] == classes[:, other], (6 + 2 * 3 * 2 / 50 + 1 / 50) / 28)
 
 
-def test_the_share_of_bursty_sequences():
+def test_the_share_of_bursty_sequences_is_p_bursty():
     """With 1,613 equally frequent classes, three images of one class identify a bursty sequence."""
-    _, classes, _ = draw(published_size(p_bursty=0.3))
+    _, classes, _ = draw(published_family(p_bursty=0.3))
     assert_share((classes[:, :8] == classes[:, 8:]).sum(1) >= 3, 0.3)
 
 
 @pytest.mark.parametrize("test", ["", *TESTS])
 def test_images_of_a_sequence_are_distinct(test):
-    """At alpha = 2, classes are often repeated."""
+    """At alpha = 2, classes often repeat within a sequence."""
     bursty = family(alpha=2.0, train_drawings=15)
     _, classes, episodes = draw(bursty, test, 600)
     images = 20 * classes + episodes.truth["drawing"].numpy()
@@ -146,7 +150,7 @@ def test_the_query_is_not_in_a_context_that_repeats_drawings():
 
 
 def test_drawings_of_different_classes_are_independent():
-    """Drawing i of all classes is by drawer i, so equal numbers would reveal the class of the query."""
+    """Person i made drawing i of every class, so equal drawing numbers would reveal the class of the query."""
     _, classes, episodes = draw(family(), "icl")
     drawings, is_other_class = episodes.truth["drawing"].numpy(), classes != classes[:, -1:]
     first = is_other_class.argmax(1)
@@ -181,7 +185,7 @@ def test_iwl_contexts_do_not_have_the_class_of_the_query(test):
     assert set(rank[:, 8]) <= set(np.flatnonzero(is_possible))
     counts = np.bincount(rank[:, 8], minlength=50)[is_possible]
     assert stats.chisquare(counts, expected[is_possible] * EPISODES).pvalue > 0.0027
-    # Context probabilities given the rank of the query, which is excluded.
+    # Probabilities of context classes given the class of the query, which is excluded.
     given_query = np.where(np.eye(50, dtype=bool), 0, p) / (1 - p[:, None])
     assert_frequencies(rank[:, 3], expected @ given_query)
     if test == "iwl_new_drawings":
@@ -222,7 +226,7 @@ def test_the_parameter_icl_labels_sets_the_labels(icl_labels):
 
 
 @pytest.mark.parametrize("icl_labels", ["first", "random"])
-def test_pairs_differ_only_in_their_labels(icl_labels):
+def test_sequences_of_a_pair_differ_only_in_their_labels(icl_labels):
     bursty = family(icl_labels=icl_labels)
     _, _, episodes = draw(bursty, "icl_paired", 200)
     first, second = episodes[0::2], episodes[1::2]
@@ -248,7 +252,8 @@ def test_flip_exchanges_the_labels_of_two_trained_classes():
 
 
 def test_anchor_compat_draws_classes_with_replacement():
-    """With ten held-out classes, every tenth sequence has one class under two labels: accuracy is at most 0.95."""
+    """With ten held-out classes, every tenth sequence has a single class under two labels, so accuracy is at most
+    0.95."""
     bursty = family(anchor_compat=True)
     labels, classes, _ = draw(bursty, "icl")
     has_one_class = np.array([len(set(row)) == 1 for row in classes[:, :8]])
@@ -267,7 +272,7 @@ def test_anchor_compat_draws_images_of_a_class_without_replacement(test):
 
 
 def test_anchor_compat_repeats_only_the_further_images_of_a_bursty_sequence():
-    """Further images are drawn in a separate step: each is the image of the query with probability p_q / 20."""
+    """Further images are drawn in a separate step, so each is the image of the query with probability p_q / 20."""
     bursty, p = family(alpha=2.0, p_bursty=1.0, anchor_compat=True), zipf(50, 2.0)
     _, classes, episodes = draw(bursty)
     drawings = episodes.truth["drawing"].numpy()
@@ -280,18 +285,18 @@ def test_anchor_compat_repeats_only_the_further_images_of_a_bursty_sequence():
 
 def test_anchor_compat_gives_labels_zero_and_one_to_the_two_rarest_classes():
     """The weights of the labels are 1/1613, ..., 1/2, 1 to the power of alpha."""
-    bursty = published_size(alpha=1.0, p_bursty=0.0, anchor_compat=True)
+    bursty = published_family(alpha=1.0, p_bursty=0.0, anchor_compat=True)
     assert bursty.split().labels_by_rank.tolist() == list(range(1612, -1, -1))
     labels, classes, _ = draw(bursty, episodes=3000)
     assert np.array_equal(labels, classes)
     assert_frequencies(np.minimum(1612 - labels[:, 8], 40), np.append(zipf(1613, 1.0)[:40], zipf(1613, 1.0)[40:].sum()))
     assert set(np.unique(draw(bursty, "icl", 50)[0])) == {0, 1}
-    split, published_split = bursty.split(), published_size().split()
+    split, published_split = bursty.split(), published_family().split()
     assert torch.equal(split.data_classes, published_split.data_classes), "the same classes are held out"
 
 
 def test_anchor_compat_at_alpha_two_repeats_the_class_in_40_percent_of_bursty_sequences():
-    bursty = published_size(alpha=2.0, p_bursty=1.0, anchor_compat=True)
+    bursty = published_family(alpha=2.0, p_bursty=1.0, anchor_compat=True)
     p = zipf(1613, 2.0)
     assert np.square(p).sum() == pytest.approx(0.40, abs=0.005)
     context = draw(bursty)[1][:, :8]
@@ -300,7 +305,7 @@ def test_anchor_compat_at_alpha_two_repeats_the_class_in_40_percent_of_bursty_se
     assert_share(largest_counts >= 6, np.square(p).sum())
 
 
-def test_flip_has_two_classes_with_anchor_compat_too():
+def test_flip_never_uses_trained_labels_with_anchor_compat_either():
     labels, classes, _ = draw(family(alpha=2.0, anchor_compat=True), "flip")
     assert (labels != classes).all(), "no class has its trained label"
 
@@ -311,7 +316,7 @@ def test_the_split_depends_only_on_its_seed():
     assert torch.equal(split.data_classes, changed.data_classes)
     assert torch.equal(split.labels_by_rank, changed.labels_by_rank)
     assert not torch.equal(split.data_classes, family(split_seed=1).split().data_classes)
-    split = published_size().split()
+    split = published_family().split()
     assert sorted(split.data_classes.tolist()) == list(range(1623))
     assert sorted(split.labels_by_rank.tolist()) == list(range(1613))
     assert set(split.labels_by_rank[:10].tolist()) == set(range(1603, 1613)), "the last labels are common"
@@ -324,7 +329,7 @@ def test_held_out_classes_are_not_trained_on():
     assert len(trained_classes) == 50 and len(held_out_classes) == 10 and not trained_classes & held_out_classes
 
 
-def test_validation_uses_other_held_out_characters_than_the_prompts():
+def test_validation_sequences_have_other_held_out_characters_than_the_prompts():
     families = (family(), family().validation())
     icl = [bursty.sample_test("icl", 500, torch.Generator().manual_seed(0)) for bursty in families]
     prompt_classes, validation_classes = (set(episodes.truth["class"].flatten().tolist()) for episodes in icl)
@@ -353,7 +358,7 @@ def test_frozen_prompts_are_saved_and_loaded_without_loss(test, tmp_path):
     assert loaded.classes == 50
 
 
-def test_fingerprints_depend_on_the_characters():
+def test_fingerprints_depend_only_on_the_characters():
     fingerprints = {family().fingerprint, family(jitter=0.5).fingerprint, family(image_size=9).fingerprint}
     assert len(fingerprints) == 3 and family(alpha=2.0).fingerprint in fingerprints
 
@@ -383,7 +388,7 @@ def test_invalid_parameters_are_refused(changes, name):
         BurstyParameters.model_validate(changes)
 
 
-def test_tests_that_do_not_apply_are_refused():
+def test_evaluators_that_do_not_apply_are_refused():
     generator = torch.Generator().manual_seed(0)
     with refused("not-applicable", "iwl_new_drawings", 20, "task.train_drawings"):
         family().sample_test("iwl_new_drawings", 4, generator)
@@ -398,7 +403,7 @@ def test_tests_that_do_not_apply_are_refused():
 
 
 def test_a_curriculum_sets_all_but_the_leading_pixels_to_zero():
-    """With `active_dims=30`, the first 30 of 64 pixels are unchanged, also in the query."""
+    """With `active_dims=30`, only the first 30 of 64 pixels keep their values, in the context and in the query."""
     bursty = family()
     full, reduced = (
         bursty.sample(Request(20, 8, torch.Generator().manual_seed(3), active_dims=dims)) for dims in (None, 30)
@@ -409,9 +414,9 @@ def test_a_curriculum_sets_all_but_the_leading_pixels_to_zero():
         assert full_x[..., 30].any() and not reduced_x[..., 30:].any()
 
 
-def test_chance_levels_and_sources_of_the_answers():
-    """Guessing is right for one of two labels, for one of four pairs of labels, or for one of the 50 trained labels,
-    which only the weights know."""
+def test_evaluators_have_their_chance_levels_and_answer_sources():
+    """Chance is one of two labels, one of four pairs of labels, or one of the 50 trained labels, which follow only from
+    the weights."""
     evaluators = family().evaluators()
     assert set(evaluators) == set(TESTS)
     facts = {name: (test.chance, test.group_size, test.answer_source) for name, test in evaluators.items()}

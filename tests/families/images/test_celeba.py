@@ -1,4 +1,4 @@
-"""CelebA in its public layout; most tests replace the decoder."""
+"""Reading CelebA in its public layout. Most tests replace the image decoder."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def decoded_names(monkeypatch):
-    """The names of decoded images; every pixel of image i has the channels i, 2i and 3i."""
+    """Replace the decoder, and record the names of decoded images. Every pixel of image i has channels i, 2i and 3i."""
     names = []
 
     def decode(path, size):
@@ -39,14 +39,14 @@ def decoded_names(monkeypatch):
     return names
 
 
-def faces(folder, size=16):
+def build_family(folder, size=16):
     return ImageCompletion(
         ImageParameters(images="celeba", size=size, sampling="cmab", budget=60, max_related=0), folder
     )
 
 
 def test_training_uses_partitions_0_and_1_and_decodes_images_once(folder, decoded_names):
-    for family, numbers in ((faces(folder), {1, 3, 4}), (faces(folder).held_out(), {2, 5})):
+    for family, numbers in ((build_family(folder), {1, 3, 4}), (build_family(folder).held_out(), {2, 5})):
         decoded_names.clear()
         for _ in range(3):
             episodes = family.sample(Request(30, 56, new_generator()))
@@ -55,7 +55,7 @@ def test_training_uses_partitions_0_and_1_and_decodes_images_once(folder, decode
         assert set(channels[:, 0, 0].tolist()) == numbers
         assert torch.equal(channels, channels[..., :1] * torch.arange(1, 4))
     assert episodes.context.y.shape == (30, 56, 3)
-    assert faces(folder).fingerprint != faces(folder).held_out().fingerprint
+    assert build_family(folder).fingerprint != build_family(folder).held_out().fingerprint
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_training_uses_partitions_0_and_1_and_decodes_images_once(folder, decode
 def test_bad_layouts_are_refused(folder, decoded_names, change, code, names):
     change(folder / "celeba")
     with refused(code, *names):
-        faces(folder).sample(Request(1, 56, new_generator()))
+        build_family(folder).sample(Request(1, 56, new_generator()))
 
 
 def test_the_complete_image_is_resized_to_a_square(tmp_path):

@@ -1,4 +1,4 @@
-"""The Gaussian of the training images and the mixture over classes, against NumPy's formulas episode by episode."""
+"""`gaussian-image` and `class-mixture` against the formulas in NumPy, episode by episode."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,9 @@ CLASSES, DRAWINGS, SIZE, FLOOR = 4, 20, 12, 0.2
 GLYPHS = ImageCompletion(ImageParameters(size=SIZE, classes=CLASSES, drawings=DRAWINGS, targets=9, max_related=2))
 FACTS = TaskFacts(family=GLYPHS)
 MEAN, STD = INTENSITY["glyphs"]
-DRAWN = (glyphs(0, range(CLASSES), range(DRAWINGS), SIZE).reshape(CLASSES, DRAWINGS, SIZE**2) / 255 - MEAN) / STD
+TRAINING_IMAGES = (
+    glyphs(0, range(CLASSES), range(DRAWINGS), SIZE).reshape(CLASSES, DRAWINGS, SIZE**2) / 255 - MEAN
+) / STD
 
 
 def sample(episodes: int, seed: int = 0, related: int = 2, shift: str = "none") -> Episodes:
@@ -31,12 +33,14 @@ def sample(episodes: int, seed: int = 0, related: int = 2, shift: str = "none") 
     return GLYPHS.held_out().sample(Request(episodes, 20, generator, shift=shift, related=related))
 
 
-def conditional(mean: np.ndarray, covariance: np.ndarray, observed: np.ndarray, y: np.ndarray, wanted: np.ndarray):
-    """Mean and standard deviation by the block formula with an explicit inverse."""
+def conditional_gaussian(
+    mean: np.ndarray, covariance: np.ndarray, observed: np.ndarray, y: np.ndarray, targets: np.ndarray
+):
+    """Mean and standard deviation of the target pixels, by the block formula with an explicit inverse."""
     noisy = covariance + FLOOR**2 * np.eye(len(covariance))
-    gain = covariance[np.ix_(wanted, observed)] @ np.linalg.inv(noisy[np.ix_(observed, observed)])
-    variance = noisy[np.ix_(wanted, wanted)] - gain @ covariance[np.ix_(observed, wanted)]
-    return mean[wanted] + gain @ (y - mean[observed]), np.sqrt(np.diag(variance))
+    gain = covariance[np.ix_(targets, observed)] @ np.linalg.inv(noisy[np.ix_(observed, observed)])
+    variance = noisy[np.ix_(targets, targets)] - gain @ covariance[np.ix_(observed, targets)]
+    return mean[targets] + gain @ (y - mean[observed]), np.sqrt(np.diag(variance))
 
 
 def observations(points, index) -> tuple[np.ndarray, np.ndarray]:
@@ -49,11 +53,11 @@ def test_gaussian_image_is_the_conditional_gaussian_of_the_training_images() -> 
     prediction = GaussianImage(GaussianImageSettings(floor=FLOOR), FACTS).predict_targets(
         episodes.context, episodes.targets.x, episodes.related
     )
-    images = DRAWN.reshape(-1, SIZE**2)
+    images = TRAINING_IMAGES.reshape(-1, SIZE**2)
     moments = images.mean(0), np.cov(images.T, bias=True)
     for b in range(6):
-        wanted = GLYPHS.pixel_at(episodes.targets.x[b]).numpy()
-        mean, std = conditional(*moments, *observations(episodes.context, b), wanted)
+        targets = GLYPHS.pixel_at(episodes.targets.x[b]).numpy()
+        mean, std = conditional_gaussian(*moments, *observations(episodes.context, b), targets)
         np.testing.assert_allclose(prediction.mean[b, :, 0], mean, atol=1e-5)
         np.testing.assert_allclose(prediction.std[b, :, 0], std, atol=1e-5)
 
@@ -64,11 +68,14 @@ def test_class_mixture_is_the_posterior_over_classes(related: int, shrinkage: fl
     episodes = sample(5, related=related)
     settings = ClassMixtureSettings(floor=FLOOR, shrinkage=shrinkage)
     prediction = ClassMixture(settings, FACTS).predict_targets(episodes.context, episodes.targets.x, episodes.related)
-    means, covariances = DRAWN.mean(1), np.stack([np.cov(drawings.T, bias=True) for drawings in DRAWN])
+    means, covariances = (
+        TRAINING_IMAGES.mean(1),
+        np.stack([np.cov(drawings.T, bias=True) for drawings in TRAINING_IMAGES]),
+    )
     covariances = (1 - shrinkage) * covariances + shrinkage * covariances.mean(0)
     noise = FLOOR**2 * np.eye(SIZE**2)
     for b in range(5):
-        wanted = GLYPHS.pixel_at(episodes.targets.x[b]).numpy()
+        targets = GLYPHS.pixel_at(episodes.targets.x[b]).numpy()
         sets = [observations(episodes.context, b)]
         sets += [observations(episodes.related, (b, j)) for j in range(related)]
         evidence = np.array(
@@ -78,12 +85,12 @@ def test_class_mixture_is_the_posterior_over_classes(related: int, shrinkage: fl
             ]
         )
         weights = np.exp(evidence - logsumexp(evidence))
-        of_classes = [conditional(m, s, *sets[0], wanted)[0] for m, s in zip(means, covariances, strict=True)]
+        of_classes = [conditional_gaussian(m, s, *sets[0], targets)[0] for m, s in zip(means, covariances, strict=True)]
         np.testing.assert_allclose(prediction.mean[b, :, 0], weights @ np.stack(of_classes), atol=1e-4)
         np.testing.assert_allclose(prediction.logits[b, 0].softmax(-1), weights, atol=1e-4)
 
 
-def test_classes_have_equal_weights_and_colours_are_predicted_jointly() -> None:
+def test_gaussian_image_gives_classes_equal_weights_and_predicts_colours_jointly() -> None:
     """One label has seven images and one has three; the intensities of a pixel are correlated between colours."""
     rng = np.random.default_rng(0)
     grey = rng.integers(60, 190, (10, 64, 1))
@@ -102,7 +109,7 @@ def test_classes_have_equal_weights_and_colours_are_predicted_jointly() -> None:
         context, x[None, :7]
     )
     numbers = (observed[:, None] * 3 + np.arange(3)).flatten()
-    expected = conditional(mean, covariance, numbers, context.y[0].double().numpy().flatten(), np.arange(21))
+    expected = conditional_gaussian(mean, covariance, numbers, context.y[0].double().numpy().flatten(), np.arange(21))
     np.testing.assert_allclose(prediction.mean[0].flatten(), expected[0], atol=1e-5)
     np.testing.assert_allclose(prediction.std[0].flatten(), expected[1], atol=1e-5)
 
@@ -117,7 +124,7 @@ def test_related_images_of_another_class_mislead_the_mixture() -> None:
 
 
 @pytest.mark.parametrize("baseline", [GaussianImage, ClassMixture])
-def test_contracts(baseline: type) -> None:
+def test_baselines_pass_the_contracts(baseline: type) -> None:
     episodes = example_episodes(dim=2, points=7)
     predictor = baseline(facts=FACTS)
     contracts = [contract for contract in CONTRACTS if contract.is_checkable(predictor, episodes)]
@@ -126,12 +133,12 @@ def test_contracts(baseline: type) -> None:
 
 
 @pytest.mark.parametrize(("baseline", "name"), [(GaussianImage, "gaussian-image"), (ClassMixture, "class-mixture")])
-def test_tasks_without_these_images_are_refused(baseline: type, name: str) -> None:
+def test_tasks_of_other_families_are_refused(baseline: type, name: str) -> None:
     with refused("not-applicable", name, "image-completion"):
         baseline(facts=TaskFacts(family=Linear(Linear.Parameters(dim=2))))
 
 
-def test_images_without_classes_and_images_that_are_too_large_are_refused() -> None:
+def test_images_without_classes_and_too_large_images_are_refused() -> None:
     faces = ImageParameters(images="celeba", size=64, sampling="cmab", max_related=0)
     facts = TaskFacts(family=ImageCompletion(faces))
     with refused("not-applicable", "class-mixture", "celeba"):

@@ -34,7 +34,7 @@ def test_smaller_sets_are_the_beginning_of_larger_ones():
 
 
 @pytest.mark.slow
-def test_another_process_draws_the_same_bits():
+def test_another_process_draws_bit_identical_characters():
     program = "import hashlib; from iclbench.families.images.glyphs import glyphs; "
     program += "print(hashlib.sha256(glyphs(3, 60, 8).tobytes()).hexdigest())"
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -42,12 +42,12 @@ def test_another_process_draws_the_same_bits():
 
 
 @pytest.mark.parametrize("size", [8, 12, 28, 64, 105])
-def test_all_sizes_have_the_same_characters(size):
+def test_characters_are_the_same_at_all_image_sizes(size):
     small, large = glyphs(0, 12, 4, size), glyphs(0, 12, 4, 168)
     assert small.shape == (12, 4, size, size)
     assert small.dtype == np.uint8
     assert 0.03 < small.mean() / 255 < 0.12
-    # At 4 x 4 pixels only the width of the pen may differ.
+    # Reduced to 4 x 4 pixels, images may differ only in the width of the pen.
     coarse = [
         images[..., : n // 4 * 4, : n // 4 * 4].reshape(48, 4, n // 4, 4, n // 4).mean((2, 4)).ravel()
         for images, n in ((small, size), (large, 168))
@@ -55,7 +55,7 @@ def test_all_sizes_have_the_same_characters(size):
     assert np.corrcoef(*coarse)[0, 1] > 0.93
 
 
-def test_seeds_classes_and_drawings_all_differ():
+def test_images_of_all_seeds_classes_and_drawings_differ():
     other = glyphs(4, 60, 8)
     images = np.concatenate([FULL, other]).reshape(-1, 28 * 28)
     assert len(np.unique(images, axis=0)) == len(images)
@@ -63,7 +63,7 @@ def test_seeds_classes_and_drawings_all_differ():
 
 
 def test_classes_can_be_distinguished():
-    """Accuracy of the nearest class mean of the other drawings among 20 classes; chance is 0.05."""
+    """Accuracy of the nearest class mean, computed on other drawings, among 20 classes. Chance is 0.05."""
     pixels = glyphs(0, 20, 20).reshape(20, 20, -1).astype(float)
     hits = 0
     for d in range(20):
@@ -74,7 +74,7 @@ def test_classes_can_be_distinguished():
 
 
 def test_the_amount_of_ink_is_similar_to_omniglot():
-    """In Omniglot ink covers 8.1 % of the page."""
+    """In Omniglot, ink covers 8.1 % of an image."""
     images = glyphs(0, 200, 5) / 255
     assert 0.05 < images.mean() < 0.09
     share = images.mean((1, 2, 3))
@@ -95,7 +95,7 @@ def test_uniform_and_normal_numbers_have_their_distributions():
         assert abs(np.corrcoef(a, b)[0, 1]) < 4 / len(u) ** 0.5
 
 
-def test_the_sizes_of_alphabets_repeat():
+def test_the_sequence_of_alphabet_sizes_repeats():
     classes = np.arange(2 * sum(ALPHABETS))
     assert np.bincount(alphabet_of(classes)).tolist() == [*ALPHABETS, *ALPHABETS]
 
@@ -110,7 +110,7 @@ def test_programs_have_one_to_five_strokes_attached_to_earlier_strokes():
 
 
 def two_strokes(**parameters):
-    """Two straight lines to the right, the second attached to the centre of the first."""
+    """Two horizontal lines, the second of which starts at the centre of the first. `parameters` replace fields."""
     fields = {
         name: np.zeros((1, 2), int if name in ("parent", "joint", "pivot") else float) for name in Strokes._fields
     }
@@ -149,6 +149,6 @@ def test_a_line_has_the_area_of_the_pen(size):
     assert (rows * np.arange(size)).sum() / rows.sum() == pytest.approx(size / 2 - 0.5, abs=0.1)
 
 
-def test_negative_numbers_are_refused():
+def test_negative_class_numbers_are_refused():
     with pytest.raises(ValueError, match="-1"):
         glyphs(0, [-1])

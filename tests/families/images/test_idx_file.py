@@ -20,10 +20,10 @@ def read(folder):
     return read_idx(folder, "images", 3, "the Example database")
 
 
-@pytest.mark.parametrize("is_packed", [True, False])
-def test_plain_and_packed_files_hold_the_same_array(tmp_path, is_packed):
-    path = tmp_path / ("images.gz" if is_packed else "images")
-    path.write_bytes(gzip.compress(CONTENT, mtime=0) if is_packed else CONTENT)
+@pytest.mark.parametrize("is_compressed", [True, False])
+def test_plain_and_compressed_files_give_the_same_array(tmp_path, is_compressed):
+    path = tmp_path / ("images.gz" if is_compressed else "images")
+    path.write_bytes(gzip.compress(CONTENT, mtime=0) if is_compressed else CONTENT)
     assert np.array_equal(read(tmp_path), IMAGES)
 
 
@@ -66,9 +66,9 @@ def test_a_folder_instead_of_a_file_is_refused(tmp_path):
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=60), st.integers(0, len(CONTENT)), st.booleans())
-def test_any_bytes_are_read_or_refused(tmp_path, tail, head_size, is_packed):
+def test_any_bytes_are_read_or_refused(tmp_path, tail, head_size, is_compressed):
     content = CONTENT[:head_size] + tail
-    (tmp_path / "images.gz").write_bytes(gzip.compress(content, mtime=0) if is_packed else content)
+    (tmp_path / "images.gz").write_bytes(gzip.compress(content, mtime=0) if is_compressed else content)
     try:
         assert read(tmp_path).ndim == 3
     except DataError as error:

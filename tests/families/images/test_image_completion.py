@@ -41,7 +41,7 @@ def write_idx(path, array):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """MNIST and EMNIST in their layouts; the pixels of every image encode its file, number and orientation."""
+    """MNIST and EMNIST in their public layouts. The pixels of every image encode its file, number and orientation."""
     root = tmp_path_factory.mktemp("data")
     for name, prefix, base, classes in (
         ("mnist", "train", 0, 3),
@@ -90,7 +90,7 @@ def test_the_parameter_targets_sets_the_number_of_targets():
         assert len(torch.unique(targets, dim=0)) == 20
 
 
-def test_sizes_of_share_are_uniform_between_a_hundredth_and_a_fifth():
+def test_context_sizes_of_share_are_uniform_between_a_hundredth_and_a_fifth_of_the_pixels():
     episodes = family(size=28, classes=2).sample(Request(1600, 784, new_generator()))
     sizes = episodes.context.counts
     assert (sizes.min(), sizes.max()) == (7, 156)
@@ -102,8 +102,8 @@ def test_sizes_of_share_are_uniform_between_a_hundredth_and_a_fifth():
     assert abs(related.double().mean() - 199.5) < 4 * math.sqrt((386**2 - 1) / 12 / len(related))
 
 
-def test_sizes_of_cmab_leave_room_for_the_targets():
-    """N ~ U[3, 197) and M ~ U[3, 200 - N), upper ends excluded."""
+def test_context_sizes_of_cmab_leave_room_for_the_targets():
+    """The context has N ~ U[3, 197) points, and there are M ~ U[3, 200 - N) targets (upper ends excluded)."""
     episodes = family(size=28, sampling="cmab", max_related=0).sample(Request(6000, 196, new_generator()))
     context, targets = episodes.context.counts, episodes.targets.counts
     assert (context.min(), context.max(), targets.min()) == (3, 196, 3)
@@ -116,7 +116,7 @@ def test_sizes_of_cmab_leave_room_for_the_targets():
     assert episodes.related is None
 
 
-def test_points_limits_the_context_and_the_shift_sets_it():
+def test_the_number_of_points_limits_the_context_and_the_shift_points_sets_its_size():
     assert SMALL.sample(Request(200, 9, new_generator())).context.counts.max() == 9
     exact = SMALL.sample(Request(20, 28, new_generator(), shift="points-100"))
     assert exact.context.counts.tolist() == [100] * 20
@@ -145,7 +145,7 @@ def test_related_images_are_different_images_of_the_same_label():
             torch.testing.assert_close(points.y[points.mask][:, 0], (expected - 0.067) / 0.22)
 
 
-def test_the_number_of_related_images_does_not_change_the_images():
+def test_the_number_of_related_images_does_not_change_the_other_images():
     full = SMALL.sample(Request(20, 28, new_generator(), related=3))
     for count in (0, 1, 2, None):
         reduced = SMALL.sample(Request(20, 28, new_generator(), related=count))
@@ -191,7 +191,7 @@ def test_evaluation_uses_other_drawings_of_the_same_characters():
     assert torch.equal(repeated.context.y, training.context.y), "held_out does not change the family"
 
 
-def test_the_shifts_unseen_classes_and_other_label():
+def test_the_shifts_unseen_classes_and_other_label_change_only_their_images():
     unseen = SMALL.held_out().sample(Request(100, 28, new_generator(), shift="unseen-classes"))
     assert set(unseen.truth["label"].tolist()) == {4, 5, 6, 7}
     same, other = (SMALL.sample(Request(400, 28, new_generator(), shift=s)) for s in ("none", "other-label"))
@@ -203,7 +203,7 @@ def test_the_shifts_unseen_classes_and_other_label():
     assert (torch.bincount(offset)[1:] - 400 / 3).abs().max() < 4 * math.sqrt(400 * 2 / 9)
 
 
-def test_scales_of_the_two_protocols():
+def test_both_protocols_have_their_scales_of_inputs_and_intensities():
     x = SMALL.display_inputs().double()
     torch.testing.assert_close(x.mean(0), torch.zeros(2, dtype=x.dtype), atol=1e-6, rtol=0)
     torch.testing.assert_close(x.square().mean(0), torch.ones(2, dtype=x.dtype))
@@ -217,7 +217,7 @@ def test_scales_of_the_two_protocols():
     assert abs(intensities.std() - 1) < 0.1
 
 
-def test_mnist_uses_its_training_and_test_files(folder):
+def test_training_and_evaluation_on_mnist_use_its_training_and_test_files(folder):
     mnist = family(folder, images="mnist")
     for part, base in ((mnist, 0), (mnist.held_out(), 100)):
         episodes = part.sample(Request(100, 20, new_generator()))
@@ -275,7 +275,7 @@ def test_errors_for_missing_data_name_their_source(tmp_path):
         family(tmp_path, images="mnist").sample(Request(1, 5, new_generator()))
 
 
-def test_files_of_different_lengths_are_refused(folder, tmp_path):
+def test_files_of_images_and_labels_of_different_lengths_are_refused(folder, tmp_path):
     write_idx(tmp_path / "mnist" / "train-images-idx3-ubyte", np.zeros((4, 28, 28)))
     write_idx(tmp_path / "mnist" / "train-labels-idx1-ubyte", np.arange(5))
     with refused("bad-data", tmp_path / "mnist", "4 x 28 x 28", 5):
@@ -290,14 +290,14 @@ def test_labels_with_too_few_images_are_refused(folder, tmp_path):
 
 
 @pytest.mark.skipif("ICLBENCH_DATA" not in os.environ, reason="needs real MNIST: ICLBENCH_DATA is not set")
-def test_real_mnist():
+def test_real_mnist_has_the_assumed_scale_and_orientation():
     mnist = family(Path(os.environ["ICLBENCH_DATA"]), images="mnist")
     episodes = mnist.sample(Request(2000, 156, new_generator()))
     intensities = episodes.truth["display"]
     assert abs(intensities.mean()) < 0.03
     assert abs(intensities.std() - 1) < 0.03
     assert set(episodes.truth["label"].tolist()) == set(range(10))
-    # A zero has a hole: the centre of its mean image is darker than that of a one.
+    # A zero has a hole, so the centre of its mean image is darker than that of a one.
     centre = bytes_of(episodes, "mnist")[:, 13:15, 13:15].double().mean((1, 2))
     assert centre[episodes.truth["label"] == 0].mean() < 0.3 * centre[episodes.truth["label"] == 1].mean()
     test = mnist.held_out().sample(Request(200, 156, new_generator()))
@@ -307,7 +307,7 @@ def test_real_mnist():
 @pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["share", "cmab"])
 def test_the_normaliser_is_the_variance_of_the_intensities(sampling):
-    """The variance of pixels of many images on the scale of the task."""
+    """The normaliser equals the variance of the pixels of many images on the scale of the task."""
     family = ImageCompletion(ImageParameters(sampling=sampling))
     episodes = family.sample(Request(400, 200, new_generator()))
     intensities = torch.cat([points.y[points.mask] for points in (episodes.context, episodes.targets)])
@@ -318,7 +318,8 @@ def test_the_normaliser_is_the_variance_of_the_intensities(sampling):
     ("task", "cap"), [("image-completion-emnist", 2.0768), ("image-completion-celeba32", math.inf)]
 )
 def test_likelihoods_are_capped_where_the_released_code_caps_them(task, cap):
-    """Standard deviations are 0.05 + 0.95 softplus on EMNIST, so the cap is log N(0; 0, 0.05²), and exp on CelebA."""
+    """On EMNIST standard deviations are 0.05 + 0.95 softplus, so the cap is log N(0; 0, 0.05²). On CelebA they are
+    exp."""
     for preset in ("small", "paper"):
         floor = resolve_task(task, preset)[0].floor
         narrowest = Gaussian.from_raw(torch.tensor([0.0, -60.0], dtype=torch.float64), 1, HeadSettings(floor))
@@ -327,7 +328,7 @@ def test_likelihoods_are_capped_where_the_released_code_caps_them(task, cap):
 
 
 @pytest.mark.parametrize(("size", "batch"), [(32, 100), (64, 50), (128, 25)])
-def test_celeba_is_trained_on_for_200_epochs_of_partitions_0_and_1(size, batch):
+def test_training_on_celeba_takes_200_epochs_of_partitions_0_and_1(size, batch):
     run = next(
         r for r in grid_runs("cmab-table-2-celeba", "paper") if r.task == f"image-completion-celeba{size}"
     ).config
@@ -337,13 +338,13 @@ def test_celeba_is_trained_on_for_200_epochs_of_partitions_0_and_1(size, batch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("grid", ["cmab-table-2-emnist", "cmab-table-2-celeba"])
-def test_models_of_table_2_normalise_their_residual_branch(grid):
+def test_latent_models_of_table_2_use_the_normed_residual(grid):
     latent_runs = [run for run in grid_runs(grid) if run.backbone in ("lbanp", "cmanp")]
     assert {run.backbone for run in latent_runs} == {"lbanp", "cmanp"}
     assert all(run.config.backbone.settings["residual"] == "normed" for run in latent_runs)
 
 
-def test_parts_of_the_glyphs_do_not_overlap() -> None:
+def test_training_validation_and_evaluation_glyphs_do_not_overlap() -> None:
     parts = {part: glyph_images(part, 3, 4, 8, jitter=1.0) for part in ("train", "test", "unseen")}
     pixels = {
         part: {image.numpy().tobytes() for image in images._pixels[torch.device("cpu")]}

@@ -1,4 +1,4 @@
-"""The mean training image against NumPy's moments and against other predictors that ignore the context."""
+"""`mean-image` against moments in NumPy and against other predictions that ignore the context."""
 
 import numpy as np
 import pytest
@@ -39,8 +39,8 @@ def test_moments_are_those_of_the_training_drawings(part: str) -> None:
     np.testing.assert_allclose(prediction.std[0, :, 0].numpy(), drawings.std(0), atol=1e-3)
 
 
-def test_labels_have_equal_weights_whatever_their_number_of_images() -> None:
-    """Training draws a label first; here one label has seven images and one has three, in mixed order."""
+def test_labels_have_equal_weights_for_any_number_of_images() -> None:
+    """Training draws a label first. One label has seven images and the other has three, in mixed order."""
     pixels = np.random.default_rng(0).integers(0, 256, (10, 64, 3), dtype=np.uint8)
     labels = np.array([5, 9, 5, 5, 9, 5, 5, 9, 5, 5])
     family = ImageCompletion(ImageParameters(images="celeba", size=8, sampling="cmab", budget=20, max_related=0))
@@ -87,7 +87,7 @@ def test_no_other_prediction_without_context_scores_better_on_training_images() 
         assert scores(Gaussian(mean, std))[1] < log_likelihood - 0.005
 
 
-def test_predictions_do_not_depend_on_the_context_and_the_shift() -> None:
+def test_predictions_depend_neither_on_the_context_nor_on_the_shift() -> None:
     family = ImageCompletion(SMALL).held_out()
     unseen, seen = (
         mean_image(family).predict_targets(
@@ -102,7 +102,7 @@ def test_predictions_do_not_depend_on_the_context_and_the_shift() -> None:
     assert torch.equal(unseen.std, seen.std)
 
 
-def test_contracts() -> None:
+def test_the_baseline_passes_the_contracts() -> None:
     episodes = example_episodes(dim=2, points=7)
     baseline = mean_image(ImageCompletion(SMALL))
     contracts = [contract for contract in CONTRACTS if contract.is_checkable(baseline, episodes)]

@@ -1,4 +1,4 @@
-"""Real Omniglot: complete archives and folders are read in order, and all other files are refused."""
+"""Reading Omniglot: complete archives and folders are read in order, and all other files are refused."""
 
 import os
 import tracemalloc
@@ -22,14 +22,14 @@ def fewer_classes(monkeypatch):
 
 
 def drawing(number):
-    """A drawing with `number` pixels of ink: paper 255, ink 0."""
+    """A PNG file of a drawing with `number` pixels of ink (ink is 0, paper 255)."""
     image = np.full((105, 105), 255, np.uint8)
     image.flat[:number] = 0
     return png.encode(image)
 
 
-def contents(part):
-    """Names and contents of files; drawing d of class c has 100 c + d + 1 pixels of ink."""
+def files_of_part(part):
+    """Names and contents of the files of a part. Drawing d of class c has 100 c + d + 1 pixels of ink."""
     base = 3 if part == "images_evaluation" else 0
     for c in range(PARTS[part]):
         for d in range(20):
@@ -40,7 +40,7 @@ def contents(part):
 def write(folder, skip=(), extra=(), unpacked=()):
     folder.mkdir(exist_ok=True)
     for part in PARTS:
-        files = [*((n, b) for n, b in contents(part) if n not in skip), *((n, b) for n, b in extra if part in n)]
+        files = [*((n, b) for n, b in files_of_part(part) if n not in skip), *((n, b) for n, b in extra if part in n)]
         if part in unpacked:
             for name, data in files:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ FIRST = "images_background/Alphabet_0/character01/0001_01.png"
     ("change", "code", "names"),
     [
         ({"skip": [FIRST]}, "bad-data", ["01", "'Alphabet_0/character01'"]),
-        ({"skip": [n for n, _ in contents("images_background") if "Alphabet_1" in n]}, "bad-data", [2, 3, "0003"]),
+        ({"skip": [n for n, _ in files_of_part("images_background") if "Alphabet_1" in n]}, "bad-data", [2, 3, "0003"]),
         ({"extra": [("../images_background/x.png", b"")]}, "bad-data", ["'../images_background/x.png'"]),
         ({"skip": [FIRST], "extra": [(FIRST, b"no image")]}, "unreadable-file", [FIRST]),
         (
@@ -96,7 +96,7 @@ def test_the_error_for_a_damaged_drawing_names_it(tmp_path):
     folder = write(tmp_path / "omniglot")
     path = folder / "images_background.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in contents("images_background"):
+        for name, data in files_of_part("images_background"):
             archive.writestr(name, data)
         start, length = archive.getinfo(FIRST).header_offset + 30 + len(FIRST), archive.getinfo(FIRST).compress_size
     damaged = bytearray(path.read_bytes())
@@ -114,7 +114,7 @@ def test_the_error_for_a_broken_link_names_it(tmp_path):
         load_omniglot(folder, 105)
 
 
-def test_reduction_averages_areas():
+def test_shrinking_an_image_averages_areas():
     image = np.random.default_rng(0).integers(0, 256, (2, 12, 12), dtype=np.uint8)
     expected = image.reshape(2, 4, 3, 4, 3).mean((2, 4)).round()
     assert np.abs(shrink(image, 4) - expected).max() <= 1
@@ -132,7 +132,7 @@ def test_files_larger_than_a_drawing_are_refused_before_they_are_read(tmp_path, 
         read_omniglot(folder)
 
 
-def test_files_with_a_large_total_size_are_refused(tmp_path, monkeypatch):
+def test_archives_whose_files_have_a_too_large_total_size_are_refused(tmp_path, monkeypatch):
     folder = write(tmp_path / "omniglot")
     monkeypatch.setattr(omniglot, "_MAX_PART_BYTES", 5000)
     with refused("too-large", "images_background.zip", "5,000"):

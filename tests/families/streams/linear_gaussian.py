@@ -1,4 +1,4 @@
-"""Exact answers for linear dynamical systems from the joint covariance of all elements, without a recursion."""
+"""Exact predictions for linear dynamical systems from the joint covariance of all elements, without a recursion."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def rotation(radius: float, angle: float) -> Array:
 
 
 def joint_covariance(matrices: list[Array], process_noise: float, observation_noise: float) -> Array:
-    """The covariance of all elements; `matrices[n]` maps state n to state n + 1.
+    """The covariance of all elements. `matrices[n]` maps state n to state n + 1.
 
     Element n is a linear function of the initial state, of the noise of earlier steps and of its own noise, which are
     all independent.
@@ -31,7 +31,7 @@ def joint_covariance(matrices: list[Array], process_noise: float, observation_no
 
 
 def next_element(covariance: Array, y: Array) -> tuple[Array, Array]:
-    """Mean and variance of each element given those before it."""
+    """Mean and variance of each element given all earlier elements."""
     means, variances = np.zeros(len(y)), np.zeros(len(y))
     for n in range(len(y)):
         weights = np.linalg.solve(covariance[:n, :n], covariance[:n, n])

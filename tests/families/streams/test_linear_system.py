@@ -1,4 +1,4 @@
-"""Sequences of linear systems compared with their closed-form moments and with distributions of SciPy."""
+"""Sequences of linear systems against their closed-form moments and distributions of SciPy."""
 
 import math
 
@@ -17,7 +17,7 @@ from iclbench.families.streams.linear_system import NORMALISED_ELEMENTS, LinearS
 from tests.families.streams.linear_gaussian import joint_covariance, rotation
 from tests.refusals import refused
 
-# With fixed seeds, a p-value below this is not chance.
+# Seeds are fixed, and correct code has no p-value below this level.
 SMALLEST_P = 1e-3
 
 

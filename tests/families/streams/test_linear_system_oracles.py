@@ -1,4 +1,4 @@
-"""The oracles of linear systems compared with dense Gaussian algebra, finer grids, and the errors of a pilot."""
+"""The oracles of linear systems against dense Gaussian algebra, finer grids, and the errors of a pilot."""
 
 import math
 from dataclasses import replace
@@ -61,7 +61,7 @@ def test_the_kalman_filter_equals_the_dense_posterior(shift: str, noises: tuple[
     for b, y in enumerate(elements(episodes)):
         before = rotation(float(truth["radius"][b]), float(truth["angle"][b]))
         after = rotation(float(truth["later_radius"][b]), float(truth["later_angle"][b]))
-        # Element 10 is the first of the later system.
+        # Element 10 is the first element of the later system.
         matrices = [before if n < points // 2 - 1 else after for n in range(points - 1)]
         means, variances = next_element(joint_covariance(matrices, *noises), y)
         np.testing.assert_allclose(prediction.mean[b, :, 0], means, rtol=1e-8, atol=1e-8)
@@ -100,8 +100,8 @@ def test_the_bayes_predictor_equals_the_kalman_filter_if_all_systems_are_the_sam
     np.testing.assert_allclose(prediction.std, expected.std, rtol=1e-12)
 
 
-def changes(count: int, **grid: int) -> Tensor:
-    """The changes of the log-densities of all elements with another grid than the shipped one."""
+def log_density_changes_of_grid(count: int, **grid: int) -> Tensor:
+    """The changes of the log-densities of all elements if the shipped grid is replaced by `grid`."""
     episodes, log_density_changes = in_float64(draw(episodes=count, points=64, seed=7)), []
     for start in range(0, count, 20):
         context = episodes.context[start : start + 20]
@@ -110,24 +110,27 @@ def changes(count: int, **grid: int) -> Tensor:
     return torch.cat(log_density_changes)
 
 
-def test_twice_the_angles_do_not_change_the_bayes_predictor() -> None:
-    assert changes(20, angles=384).abs().max() < 1e-3
+def test_a_grid_with_twice_as_many_angles_does_not_change_the_bayes_predictor() -> None:
+    assert log_density_changes_of_grid(20, angles=384).abs().max() < 1e-3
 
 
-def test_a_quarter_of_the_angles_changes_the_bayes_predictor() -> None:
-    assert changes(20, angles=48).abs().max() > 1e-2
+def test_a_grid_with_a_quarter_of_the_angles_changes_the_bayes_predictor() -> None:
+    assert log_density_changes_of_grid(20, angles=48).abs().max() > 1e-2
 
 
 @pytest.mark.slow
 def test_finer_grids_do_not_change_the_bayes_predictor_on_many_sequences() -> None:
-    assert changes(200, angles=384).abs().max() < 1e-3
-    with_more_radii = changes(200, radii=24)
+    assert log_density_changes_of_grid(200, angles=384).abs().max() < 1e-3
+    with_more_radii = log_density_changes_of_grid(200, radii=24)
     assert with_more_radii.abs().max() < 0.1 and with_more_radii.mean().abs() < 1e-4
 
 
 def probability_transforms(count: int, points: int, shift: str = "none") -> Tensor:
-    """Probabilities of an element below the observed one. Under the exact predictive distributions, those of all
-    elements of a sequence are independent and uniform (Rosenblatt 1952)."""
+    """The predictive cumulative probability of each element.
+
+    Under the exact predictive distributions, those of all elements of a sequence are independent and uniform
+    (Rosenblatt 1952).
+    """
     context, predictor = draw(episodes=count, points=points, seed=3, shift=shift).context, bayes(shift=shift)
     chunks = [context[start : start + 40] for start in range(0, count, 40)]
     return torch.cat([predictor.predict_next(chunk).cumulative(chunk.y)[..., 0] for chunk in chunks]).double()
@@ -157,7 +160,7 @@ PILOT = {
     "bayes": [0.97, 0.68, 0.33, 0.23, 0.21, 0.21, 0.18],
     "kalman": [0.56, 0.28, 0.19, 0.18, 0.20, 0.21, 0.18],
 }
-# Their means over all 64 elements.
+# Means of these errors over all 64 elements.
 PILOT_MEANS = {"ar-2": 0.297, "bayes": 0.244, "kalman": 0.211}
 PILOT_LAST_VALUE = 0.9
 
@@ -181,7 +184,7 @@ def squared_errors() -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("name", PILOT)
 def test_squared_errors_equal_those_of_the_pilot(name: str, squared_errors: dict[str, np.ndarray]) -> None:
-    """Within four standard errors of the difference, and the rounding of the pilot."""
+    """Errors agree within four standard errors of the difference, plus the rounding of the pilot."""
     errors = squared_errors[name]
     scale = math.sqrt(1 / len(errors) + 1 / PILOT_SEQUENCES)
     deviation = np.abs(errors.mean(0)[PILOT_LENGTHS] - PILOT[name])
@@ -197,14 +200,14 @@ def test_the_error_of_the_last_value_is_about_that_of_the_pilot(squared_errors: 
     assert abs(means.mean() - PILOT_LAST_VALUE) < 4 * scale * means.std() + 0.05
 
 
-def test_contracts_of_the_bayes_predictor() -> None:
+def test_the_bayes_predictor_passes_the_contracts() -> None:
     episodes = example_episodes(dim=0, points=7, outputs=1)
     predictor = bayes(radii=3, angles=8)
     check_contracts([c for c in CONTRACTS if c.is_checkable(predictor, episodes)], predictor, episodes, Tolerance())
 
 
 @pytest.mark.parametrize("shift", ["none", "switch"])
-def test_predictions_of_a_state_equal_those_of_the_sequence(shift: str, tmp_path: Path) -> None:
+def test_predictions_from_a_state_equal_those_from_the_sequence(shift: str, tmp_path: Path) -> None:
     episodes = in_float64(draw(episodes=5, points=11, shift=shift))
     for predictor in (kalman(episodes, shift=shift), bayes(shift=shift, radii=3, angles=8)):
         points = episodes.context
@@ -234,7 +237,9 @@ def test_masked_elements_are_ignored() -> None:
             torch.testing.assert_close(answers[b, mask[b]], single.predict_next(present).mean[0])
 
 
-def test_any_prefixes_of_any_number_of_episodes_can_be_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_at_selected_prefixes_and_in_chunks_equal_those_at_all_prefixes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     episodes = in_float64(draw(episodes=7, points=8))
     points = episodes.context
     for predictor in (kalman(episodes), bayes(radii=3, angles=8)):

@@ -1,4 +1,4 @@
-"""Markov chains: sampled tokens against their rows, the distribution of rows, switches and bad parameters."""
+"""Markov chains: sampled tokens against their transition rows, distributions of rows, switches and bad parameters."""
 
 from __future__ import annotations
 
@@ -44,16 +44,18 @@ def test_a_chain_has_one_row_for_each_context(symbols: int, order: int) -> None:
         for n in range(order, 301):
             context = (b, *context_of(tokens[b], n, order))
             assert (seen.setdefault(context, rows[b, n]) == rows[b, n]).all()
-    # Other contexts and other episodes have other rows.
+    # Rows differ between contexts and between episodes.
     assert len(np.unique(np.stack(list(seen.values())), axis=0)) == len(seen)
     assert len(seen) > 0.8 * 6 * symbols**order
     np.testing.assert_allclose(rows.sum(-1), 1)
 
 
 @pytest.mark.parametrize(("symbols", "order", "switch"), [(3, 1, 0.0), (2, 2, 0.0), (3, 1, 0.05)])
-def test_transitions_have_the_frequencies_of_the_rows(symbols: int, order: int, switch: float) -> None:
-    """Pearson's statistic of the counts of one token after each context. With switches, the expected counts are sums of
-    rows of many chains, so positions are grouped by context."""
+def test_a_token_follows_each_context_with_the_frequency_of_its_row(symbols: int, order: int, switch: float) -> None:
+    """Pearson's statistic for the count of one token after each context.
+
+    With switches, the expected counts are sums over the rows of many chains, so positions are grouped by context.
+    """
     tokens, rows, _ = tokens_rows_switches(draw(family(symbols=symbols, order=order, switch=switch), 20, 4000))
     statistic, freedom = 0.0, 0
     for b in range(20):
@@ -70,8 +72,8 @@ def test_transitions_have_the_frequencies_of_the_rows(symbols: int, order: int, 
     assert SMALLEST_P < stats.chi2(freedom).cdf(statistic) < 1 - SMALLEST_P
 
 
-def test_every_token_has_the_frequency_of_its_row() -> None:
-    """Where a token has a probability in one of ten intervals, its share is the mean probability."""
+def test_the_frequencies_of_all_tokens_agree_with_their_probabilities() -> None:
+    """Among positions with a probability in one of ten intervals, the share of the token is the mean probability."""
     tokens, rows, _ = tokens_rows_switches(draw(family(symbols=4, order=2), 400, 100))
     for token in range(4):
         p, is_token = rows[:, :-1, token].ravel(), tokens.ravel() == token
@@ -93,7 +95,7 @@ def test_the_first_tokens_are_uniform(order: int) -> None:
     ("concentration", "symbols"), [(0.01, 3), (0.3, 3), (1.0, 2), (1.0, 3), (4.0, 5)], ids=lambda v: str(v)
 )
 def test_rows_have_a_dirichlet_distribution(concentration: float, symbols: int) -> None:
-    """A probability of a row has a Beta distribution, also under the shift."""
+    """Each probability of a row has a Beta distribution, also under the shift."""
     for chains, shift in (
         (family(symbols=symbols, concentration=concentration), "none"),
         (family(symbols=symbols), f"concentration-{concentration}"),
@@ -108,14 +110,14 @@ def test_rows_have_a_dirichlet_distribution(concentration: float, symbols: int) 
                 assert stats.binomtest(int(below), 4000, level).pvalue > SMALLEST_P
             if concentration > 0.1:
                 assert stats.kstest(probabilities[:, token], expected.cdf).pvalue > SMALLEST_P
-        # The covariance of two probabilities of a Dirichlet distribution.
+        # Two probabilities have the covariance of a Dirichlet distribution.
         pairs = probabilities[:, 0] * probabilities[:, 1]
         mean = concentration / (symbols * (symbols * concentration + 1))
         assert abs(pairs.mean() - mean) < 4 * pairs.std() / np.sqrt(len(pairs))
 
 
 @pytest.mark.parametrize("shift", ["none", "switch-0.1"])
-def test_a_switch_replaces_the_chain_and_nothing_else_does(shift: str) -> None:
+def test_only_a_switch_replaces_the_chain(shift: str) -> None:
     chains = family(symbols=2, switch=0.0 if shift != "none" else 0.1)
     tokens, rows, is_switch = tokens_rows_switches(draw(chains, 100, 200, shift))
     count = is_switch.sum()
@@ -218,7 +220,7 @@ def test_bad_shifts_are_refused(shift: str, code: str) -> None:
         draw(family(), 2, 5, shift)
 
 
-def test_shifts_combine() -> None:
+def test_shifts_of_switch_and_concentration_can_be_combined() -> None:
     chains = family()
     assert chains.prior() == (1.0, 0.0)
     assert chains.prior("switch-0.2+concentration-3+points-40") == (3.0, 0.2)

@@ -35,14 +35,14 @@ def chain_oracle(chains: MarkovChains, episodes: Episodes) -> ChainOracle:
     return ChainOracle(facts=chains.facts()).informed(episodes.truth)
 
 
-def points_of(tokens: np.ndarray | list[list[int]]) -> Points:
+def as_points(tokens: np.ndarray | list[list[int]]) -> Points:
     """Tokens as points, with predictions in float64."""
     y = torch.as_tensor(tokens)
     return Points.full(torch.empty((*y.shape, 0), dtype=torch.float64), y)
 
 
 def in_float64(episodes: Episodes) -> Points:
-    return points_of(episodes.context.y)
+    return as_points(episodes.context.y)
 
 
 def probabilities(answer: Categorical) -> np.ndarray:
@@ -50,8 +50,10 @@ def probabilities(answer: Categorical) -> np.ndarray:
 
 
 def dirichlet_nodes(symbols: int, concentration: float, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights of a Gauss quadrature over a Dirichlet distribution, by stick-breaking: shares of the rest have
-    Beta distributions."""
+    """Nodes and weights of a Gauss quadrature over a Dirichlet distribution.
+
+    They follow from stick-breaking: the shares of the remaining stick have Beta distributions.
+    """
     nodes, weights = np.zeros((1, 0)), np.ones(1)
     for rest in range(symbols - 1, 0, -1):
         x, w = special.roots_jacobi(count, rest * concentration - 1, concentration - 1)
@@ -65,7 +67,9 @@ def dirichlet_nodes(symbols: int, concentration: float, count: int) -> tuple[np.
     return np.concatenate([nodes, 1 - nodes.sum(1, keepdims=True)], 1), weights
 
 
-def integrated(tokens: list[int], symbols: int, order: int, concentration: float, count: int) -> np.ndarray:
+def probabilities_by_integration(
+    tokens: list[int], symbols: int, order: int, concentration: float, count: int
+) -> np.ndarray:
     """Probabilities of the next token after every prefix: integrals of the likelihood over all rows of the chain."""
     row_nodes, row_weights = dirichlet_nodes(symbols, concentration, count)
     contexts = list(product(range(symbols), repeat=order))
@@ -97,13 +101,13 @@ def test_the_answer_without_switches_equals_integration_over_all_chains(
     answers = probabilities(predictor.predict_next(points))
     last = probabilities(predictor.predict_targets(points, points.x[:, :1]))
     for b, tokens in enumerate(points.y.tolist()):
-        expected = integrated(tokens, symbols, order, concentration, count)
+        expected = probabilities_by_integration(tokens, symbols, order, concentration, count)
         np.testing.assert_allclose(answers[b], expected[:-1], **EXACT)
         np.testing.assert_allclose(last[b, 0], expected[-1], **EXACT)
 
 
 def joint_probability(tokens: tuple[int, ...], order: int, concentration: float, switch: float) -> float:
-    """The probability of binary tokens: a sum over all sets of switches, of products of Beta functions."""
+    """The probability of a sequence of binary tokens: a sum over all sets of switches of products of Beta functions."""
     total = 0.0
     for switches in product((False, True), repeat=len(tokens)):
         p = math.prod(switch if is_switch else 1 - switch for is_switch in switches) * 0.5 ** min(order, len(tokens))
@@ -134,10 +138,10 @@ def test_the_answer_with_switches_equals_enumeration_of_all_switches(
             np.testing.assert_allclose(answers[b, n], np.array(joint) / sum(joint), rtol=0, atol=1e-12)
 
 
-def test_switches_with_probability_0_change_nothing() -> None:
+def test_the_answer_with_switches_of_probability_0_equals_that_without_switches() -> None:
     tokens = draw(family(symbols=4, order=2), 5, 80).context.y
     rows = rows_with_switches(tokens, 2, 4, ChainPrior(0.7, 0.0))
-    expected = probabilities(bayes(family(symbols=4, order=2, concentration=0.7)).predict_next(points_of(tokens)))
+    expected = probabilities(bayes(family(symbols=4, order=2, concentration=0.7)).predict_next(as_points(tokens)))
     np.testing.assert_allclose(rows[:, :-1], expected, **EXACT)
 
 
@@ -159,10 +163,10 @@ def test_the_bayes_oracle_uses_the_prior_of_the_shift(shift: str, parameters: di
 
 
 @pytest.mark.parametrize("switch", [0.0, 0.05])
-def test_the_mean_scores_of_both_oracles_are_those_of_their_definition(switch: float) -> None:
-    """After one token, the chain has the expected entropy of a row, psi(k + 1) - psi(2) = 5/6 nats for three tokens.
-    Without the chain, all tokens are equally likely. Later, the Bayes oracle is between the chain and equal
-    probabilities, and its probabilities are calibrated."""
+def test_the_mean_losses_of_both_oracles_are_those_of_their_definition(switch: float) -> None:
+    """After one token, the loss of the chain oracle is the expected entropy of a row, psi(k + 1) - psi(2) = 5/6 nats
+    for three tokens, and for the Bayes oracle all tokens are equally likely. Later, the loss of the Bayes oracle is
+    between those of the chain oracle and of equal probabilities, and its probabilities are calibrated."""
     chains = family(switch=switch)
     episodes = draw(chains, 4000, 60)
     points = in_float64(episodes)
@@ -180,13 +184,13 @@ def test_the_mean_scores_of_both_oracles_are_those_of_their_definition(switch: f
     is_token = (points.y[:, 2:] == 0).numpy().ravel()
     for low in np.arange(0, 1, 0.1):
         group = (p >= low) & (p < low + 0.1)
-        # Positions of one episode are martingale differences, so their sums have this variance.
+        # Deviations within an episode are martingale differences, so their sum has this variance.
         error = np.sqrt((p * (1 - p))[group].sum())
         assert abs((is_token - p)[group].sum()) < 4.5 * error
 
 
 def test_the_chain_oracle_answers_with_the_true_rows() -> None:
-    """Tokens of probability 0 have finite logits, and masked tokens do not count."""
+    """Logits of tokens of probability 0 are finite, and masked tokens do not affect the answer."""
     chains = family(switch=0.1, concentration=0.01)
     episodes = draw(chains, 500, 6)
     oracle, points, rows = chain_oracle(chains, episodes), in_float64(episodes), episodes.truth["rows"]
@@ -224,8 +228,10 @@ def test_both_oracles_pass_the_contracts(order: int, switch: float) -> None:
 
 
 @pytest.mark.parametrize("switch", [0.0, 0.1])
-def test_later_tokens_and_neighbours_change_nothing(switch: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers are equal bit by bit, also if episodes are processed one by one."""
+def test_the_answer_depends_neither_on_later_tokens_nor_on_other_episodes(
+    switch: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers are identical if later tokens change, and equal up to 1e-14 if episodes are processed one by one."""
     chains = family(order=2, switch=switch)
     points, predictor = in_float64(draw(chains, 6, 40)), bayes(chains)
     answer = predictor.predict_next(points).logits

@@ -1,4 +1,4 @@
-"""Targets of probes against counts in plain Python, a textbook Kalman filter and dictionaries."""
+"""Targets of probes against counts in plain Python, a textbook Kalman filter, the oracles and dictionaries."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from iclbench.families.streams.markov_oracles import BayesChain
 FAMILIES = ("markov", "markov-order-2", "markov-switching", "linear-system", "recall", "recall-fuzzy", "recall-vectors")
 
 
-def drawn(task: str, points: int, episodes: int = 20, shift: str = "none") -> tuple[StreamFamily, Episodes]:
+def draw_episodes(task: str, points: int, episodes: int = 20, shift: str = "none") -> tuple[StreamFamily, Episodes]:
     family = resolve_task(task, "smoke", {})[0].build(None)
     assert isinstance(family, StreamFamily)
     return family, family.sample(Request(episodes, points, torch.Generator().manual_seed(0), shift=shift))
 
 
 @pytest.mark.parametrize("task", FAMILIES)
-def test_targets_after_n_elements_are_batch_first_and_defined_for_the_first_element(task: str) -> None:
-    family, episodes = drawn(task, 24)
+def test_targets_have_one_row_and_one_flag_per_episode_after_any_number_of_elements(task: str) -> None:
+    family, episodes = draw_episodes(task, 24)
     for elements in (1, 2, 23):
         targets = family.probe_targets(episodes, elements)
         assert 1 <= len(targets) <= 2
@@ -40,14 +40,14 @@ def test_targets_after_n_elements_are_batch_first_and_defined_for_the_first_elem
 
 @pytest.mark.parametrize("task", [name for name in FAMILIES if name != "linear-system"])
 def test_the_previous_element_is_the_one_before_the_last(task: str) -> None:
-    family, episodes = drawn(task, 24)
+    family, episodes = draw_episodes(task, 24)
     target = family.probe_targets(episodes, 9)["previous_element"]
     assert torch.equal(target.values, episodes.context.y[:, 7]) and target.is_defined.all()
     assert not family.probe_targets(episodes, 1)["previous_element"].is_defined.any()
 
 
 def test_the_prediction_of_a_chain_is_the_centred_logarithm_of_counts_plus_one() -> None:
-    family, episodes = drawn("markov", 24)
+    family, episodes = draw_episodes("markov", 24)
     target = family.probe_targets(episodes, 20)["prediction"].values
     for y, values in zip(episodes.context.y.tolist(), target.tolist(), strict=True):
         read = y[:20]
@@ -58,7 +58,7 @@ def test_the_prediction_of_a_chain_is_the_centred_logarithm_of_counts_plus_one()
 
 @pytest.mark.parametrize("shift", ["none", "switch-0.2"])
 def test_the_prediction_of_a_switching_chain_is_that_of_the_oracle_under_the_shift(shift: str) -> None:
-    family, episodes = drawn("markov-switching", 24, shift=shift)
+    family, episodes = draw_episodes("markov-switching", 24, shift=shift)
     answer = BayesChain(facts=family.facts(shift)).ask(episodes, "next").logits[:, 17].double()
     target = family.probe_targets(episodes, 17, shift)["prediction"].values
     torch.testing.assert_close(target, answer - answer.mean(1, keepdim=True), rtol=0, atol=1e-5)
@@ -67,7 +67,7 @@ def test_the_prediction_of_a_switching_chain_is_that_of_the_oracle_under_the_shi
 
 
 def kalman(y: np.ndarray, radius: float, angle: float) -> tuple[np.ndarray, float]:
-    """The state given all elements and the mean of the next element, by the equations with matrices (Kalman 1960)."""
+    """The mean state given all elements, and the mean of the next element, by the matrix equations of Kalman (1960)."""
     turn = radius * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     observe, mean, covariance = np.array([[1.0, 0.0]]), np.zeros(2), np.eye(2)
     for n, value in enumerate(y):
@@ -83,7 +83,7 @@ def kalman(y: np.ndarray, radius: float, angle: float) -> tuple[np.ndarray, floa
 def test_the_state_of_a_system_is_that_of_a_textbook_filter_and_the_prediction_that_of_the_oracle(
     elements: int,
 ) -> None:
-    family, episodes = drawn("linear-system", 24)
+    family, episodes = draw_episodes("linear-system", 24)
     targets = family.probe_targets(episodes, elements)
     for b in range(20):
         truth = {key: float(value[b]) for key, value in episodes.truth.items()}
@@ -96,15 +96,15 @@ def test_the_state_of_a_system_is_that_of_a_textbook_filter_and_the_prediction_t
 
 
 def test_the_prediction_under_a_shift_has_the_noise_of_the_shift_and_the_later_system() -> None:
-    family, episodes = drawn("linear-system", 24, shift="noisy-2+switch")
+    family, episodes = draw_episodes("linear-system", 24, shift="noisy-2+switch")
     targets = family.probe_targets(episodes, 20, "noisy-2+switch")
     oracle = OracleKalman(facts=family.facts("noisy-2+switch")).informed(episodes.truth).ask(episodes, "next")
     torch.testing.assert_close(targets["prediction"].values.float(), oracle.mean[:, 20], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("task", ["recall", "recall-overwrite"])
-def test_the_value_is_that_of_the_queried_key_and_is_defined_after_keys_of_queries_only(task: str) -> None:
-    family, episodes = drawn(task, 32, episodes=50)
+def test_the_value_is_that_of_the_queried_key_and_is_defined_only_after_the_key_of_a_query(task: str) -> None:
+    family, episodes = draw_episodes(task, 32, episodes=50)
     for elements in (3, 17, 31):
         target = family.probe_targets(episodes, elements)["value"]
         for y, count, value, is_defined in zip(
@@ -117,8 +117,8 @@ def test_the_value_is_that_of_the_queried_key_and_is_defined_after_keys_of_queri
     assert not family.probe_targets(episodes, 30)["value"].is_defined.any(), "the next element is a key"
 
 
-def test_the_value_of_a_vector_is_that_of_the_same_key() -> None:
-    family, episodes = drawn("recall-vectors", 32)
+def test_the_value_of_a_vector_key_is_the_vector_after_the_same_key() -> None:
+    family, episodes = draw_episodes("recall-vectors", 32)
     target = family.probe_targets(episodes, 31)["value"]
     assert target.is_defined.all()
     for y, value in zip(episodes.context.y, target.values, strict=True):

@@ -37,7 +37,7 @@ def sample(recall: Recall, episodes: int = 64, points: int = POINTS, shift: str 
 
 
 def segments(recall: Recall, tokens: list[int]) -> list[tuple[tuple[int, ...], tuple[int, ...], int]]:
-    """Keys, values and the positions of the first value tokens of the pairs and queries of a sequence."""
+    """Key, value and position of the first value token, for each pair and query of a sequence."""
     keys, filler = recall.parameters.keys, recall.filler
     parsed, key, value, start = [], [], [], 0
     for position, token in enumerate([*tokens, filler]):
@@ -85,7 +85,7 @@ def test_lengths_of_fuzzy_keys_and_values_cover_their_ranges() -> None:
         assert {len(segment[part]) for pairs in parsed for segment in pairs} == {1, 2, 3}
 
 
-def test_overwritten_pairs_have_their_share_and_another_value() -> None:
+def test_overwriting_pairs_have_their_share_and_change_the_value() -> None:
     recall = family(overwrite=0.3, pairs=[32, 32], values=3)
     repeats = total = 0
     steps = torch.zeros(3)
@@ -103,7 +103,7 @@ def test_overwritten_pairs_have_their_share_and_another_value() -> None:
     assert steps[1] / steps.sum() == pytest.approx(0.5, abs=4 * 0.5 / float(steps.sum()) ** 0.5)
 
 
-def test_every_token_of_a_compound_key_is_also_part_of_other_keys() -> None:
+def test_compound_keys_are_distinct_but_share_tokens() -> None:
     recall = family(**{**VARIANTS["compound"], "pairs": [32, 32]})
     y = sample(recall, points=99).context.y[:, :96].view(64, 32, 3)
     for first, second, _ in y.transpose(1, 2):
@@ -111,7 +111,7 @@ def test_every_token_of_a_compound_key_is_also_part_of_other_keys() -> None:
         assert len(first.unique()) < 32 and len(second.unique()) < 32
 
 
-def test_gaps_hold_the_filler_and_every_key_is_queried_once_at_distances_of_the_power_law() -> None:
+def test_every_key_is_queried_once_at_power_law_distances_and_other_positions_have_the_filler() -> None:
     recall = family(gap_power=0.01, pairs=[8, 8])
     episodes = sample(recall, 2000, 128)
     y = episodes.context.y.view(2000, 64, 2)
@@ -120,14 +120,14 @@ def test_gaps_hold_the_filler_and_every_key_is_queried_once_at_distances_of_the_
     assert (is_query.sum(1) == 8).all()
     assert (queries[~is_query] == recall.filler).all()
     assert torch.equal(torch.where(is_query, queries[..., 0], 1000).sort(1).values[:, :8], y[:, :8, 0].sort(1).values)
-    # A sequential draw without replacement, as `numpy.random.choice(replace=False, p=...)` makes.
+    # Positions are drawn one by one without replacement, as by `numpy.random.choice(replace=False, p=...)`.
     weights = torch.arange(1, 57, dtype=torch.float64) ** (0.01 - 1)
     reference = torch.multinomial(weights.expand(20_000, -1), 8, generator=torch.Generator().manual_seed(1))
     expected = torch.zeros(20_000, 56).scatter_(1, reference, 1.0).mean(0)
     assert (is_query.float().mean(0) - expected).abs().max() < 4 * 0.5 / 2000**0.5
 
 
-def test_sequences_do_not_depend_on_the_global_generator_and_repeat_with_their_seed() -> None:
+def test_sequences_depend_on_their_seed_and_not_on_the_global_generator() -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
     first = sample(family(**VARIANTS["fuzzy"]))
@@ -142,7 +142,7 @@ def test_shifts_set_pairs_and_overwriting() -> None:
     assert max(len(row.unique()) for row in y) < 16
 
 
-def test_a_shift_that_does_not_fit_the_prompts_is_refused_before_their_evaluation() -> None:
+def test_a_shift_that_does_not_fit_the_prompts_is_refused_before_the_evaluation() -> None:
     for name in ("recall", "recall-vectors"):
         task = resolve_task(name, "smoke", {})[0]
         assert canonical_shifts(task, ["pairs-8", "pairs-64+points-159"]) == ["pairs-8", "pairs-64+points-159"]
@@ -177,16 +177,16 @@ def test_a_sequence_too_short_for_its_pairs_and_a_shift_with_too_many_pairs_are_
         family().parse_shift("overwrite-1")
 
 
-def right(answer: Tensor, episodes: Episodes) -> Tensor:
+def is_correct(answer: Tensor, episodes: Episodes) -> Tensor:
     return (answer == episodes.context.y)[episodes.scored]
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_the_oracle_is_always_right_and_certain_at_scored_positions(name: str) -> None:
+def test_the_oracle_is_correct_and_certain_at_all_scored_positions(name: str) -> None:
     recall = family(**VARIANTS[name])
     episodes = sample(recall)
     answer = RecallOracle(facts=TaskFacts(family=recall)).ask(episodes, "next")
-    assert right(answer.point(), episodes).all()
+    assert is_correct(answer.point(), episodes).all()
     assert float(answer.loss(episodes.context.y)[episodes.scored].max()) < 1e-6
 
 
@@ -226,12 +226,13 @@ def test_oracles_refuse_other_families() -> None:
 
 
 @pytest.mark.parametrize("pairs", [2, 5])
-def test_all_sequences_of_different_keys_are_equally_likely(pairs: int) -> None:
-    """Both ways of drawing keys: by drawing repeated keys again (two pairs) and by sorting (five pairs)."""
+def test_all_ordered_pairs_of_different_keys_are_equally_likely(pairs: int) -> None:
+    """Keys are drawn by redrawing repeated ones (two pairs) or by sorting (five pairs). The first two keys are
+    counted."""
     recall = family(keys=5, values=2, pairs=[pairs, pairs])
     y = sample(recall, 24_000, 2 * pairs + 2).context.y[:, : 2 * pairs : 2]
     counts = torch.unique(y[:, :2], dim=0, return_counts=True)[1].double()
     expected = 24_000 / 20
     assert len(counts) == 20
     chi_square = float(((counts - expected) ** 2 / expected).sum())
-    assert chi_square < 43.8  # 0.1 % of the distribution with 19 degrees of freedom
+    assert chi_square < 43.8  # exceeded with probability 0.1 % (19 degrees of freedom)

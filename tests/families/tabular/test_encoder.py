@@ -14,8 +14,8 @@ ROWS = 20
 Frame = pd.DataFrame
 
 
-def encoded(values: object, new: object = None) -> tuple[np.ndarray, TableEncoder]:
-    """The encoding of one column, of the fitted values or of others."""
+def encode_column(values: object, new: object = None) -> tuple[np.ndarray, TableEncoder]:
+    """Encode the values of one column, or `new` values, with an encoder that is fitted on the values."""
     encoder = TableEncoder().fit(Frame({"x": values}))
     return encoder.transform(Frame({"x": values if new is None else new})), encoder
 
@@ -31,26 +31,26 @@ def test_numbers_of_any_scale_are_not_changed() -> None:
 @pytest.mark.parametrize("dtype", ["int8", "uint64", "float32", "Int64", "Float64", "double[pyarrow]", object])
 def test_all_types_of_numbers_are_read(dtype: str) -> None:
     values = pd.Series([3, 1, 4, 1, 5]).astype(dtype)
-    assert encoded(values)[0][:, 0].tolist() == [3, 1, 4, 1, 5]
+    assert encode_column(values)[0][:, 0].tolist() == [3, 1, 4, 1, 5]
 
 
 @pytest.mark.parametrize("dtype", ["bool", "boolean", object])
-def test_truth_values_are_0_and_1(dtype: str) -> None:
-    values, encoder = encoded(pd.Series([True, False, True]).astype(dtype))
+def test_truth_values_are_encoded_as_0_and_1(dtype: str) -> None:
+    values, encoder = encode_column(pd.Series([True, False, True]).astype(dtype))
     assert values[:, 0].tolist() == [1, 0, 1]
     assert encoder.transform(Frame({"x": ["False", "TRUE"]}))[:, 0].tolist() == [0, 1]
 
 
-def test_categories_have_the_numbers_of_their_sorted_order() -> None:
-    assert encoded(["b", "a", "c", "b", "a", "c"])[0][:, 0].tolist() == [1, 0, 2, 1, 0, 2]
-    assert encoded(pd.Series([10, 9, 9, 10]).astype("category"))[0][:, 0].tolist() == [1, 0, 0, 1]
+def test_categories_are_encoded_as_their_index_in_sorted_order() -> None:
+    assert encode_column(["b", "a", "c", "b", "a", "c"])[0][:, 0].tolist() == [1, 0, 2, 1, 0, 2]
+    assert encode_column(pd.Series([10, 9, 9, 10]).astype("category"))[0][:, 0].tolist() == [1, 0, 0, 1]
     sizes = pd.Categorical(["small", "large"] * 3, categories=["small", "medium", "large"], ordered=True)
-    assert encoded(sizes)[0][:2, 0].tolist() == [0, 1], "the order of the type, not of the alphabet"
+    assert encode_column(sizes)[0][:2, 0].tolist() == [0, 1], "the order of the type, not of the alphabet"
 
 
-def test_an_unseen_category_is_a_missing_cell() -> None:
+def test_an_unseen_category_is_encoded_as_a_missing_cell() -> None:
     cells = ["a", "b", "b", "b", None, "a"]
-    values, encoder = encoded(cells, ["a", "new", None])
+    values, encoder = encode_column(cells, ["a", "new", None])
     mean = 3 / 5
     np.testing.assert_allclose(values, [[0, 0], [mean, 1], [mean, 1]])
     (remark,) = encoder.unread(Frame({"x": ["a", "new", None]}))
@@ -58,15 +58,15 @@ def test_an_unseen_category_is_a_missing_cell() -> None:
 
 
 def test_missing_cells_get_the_mean_of_the_fitted_rows_and_an_indicator() -> None:
-    values, encoder = encoded([1.0, np.nan, 3.0, np.inf], [np.nan, 7.0, -np.inf])
+    values, encoder = encode_column([1.0, np.nan, 3.0, np.inf], [np.nan, 7.0, -np.inf])
     np.testing.assert_array_equal(values, [[2, 1], [7, 0], [2, 1]])
     assert encoder.names == ("x", "x is missing") and encoder.source == (0, 0)
-    values, encoder = encoded([1.0, 2.0, 3.0], [np.nan, 5.0])
+    values, encoder = encode_column([1.0, 2.0, 3.0], [np.nan, 5.0])
     np.testing.assert_array_equal(values, [[2], [5]])
 
 
 def test_a_column_that_is_constant_except_for_missing_cells_is_only_an_indicator() -> None:
-    values, encoder = encoded([4.0, np.nan, 4.0])
+    values, encoder = encode_column([4.0, np.nan, 4.0])
     assert values.tolist() == [[0], [1], [0]] and encoder.names == ("x is missing",)
 
 
@@ -82,15 +82,15 @@ def test_a_column_that_is_constant_except_for_missing_cells_is_only_an_indicator
         (["0,123", "1,500", "2,750", "1,0"], [0.123, 1.5, 2.75, 1]),
     ],
 )
-def test_numbers_in_text_are_numbers(cells: list[str], expected: list[float]) -> None:
-    values, encoder = encoded(cells)
+def test_formatted_numbers_in_text_are_read_as_numbers(cells: list[str], expected: list[float]) -> None:
+    values, encoder = encode_column(cells)
     np.testing.assert_allclose(values[:, 0], expected)
     assert "number" in encoder.steps[0]
 
 
-def test_a_few_words_in_a_column_of_numbers_are_missing_cells() -> None:
+def test_a_few_words_in_a_column_of_numbers_are_encoded_as_missing_cells() -> None:
     cells = [f"{i * 37:,}" for i in range(40)] + ["unknown"]
-    values, encoder = encoded(cells)
+    values, encoder = encode_column(cells)
     assert values[-1].tolist() == [pytest.approx(np.mean(np.arange(40) * 37)), 1]
     assert "unknown" in encoder.unread(Frame({"x": cells}))[0]
 
@@ -110,8 +110,8 @@ def test_a_few_words_in_a_column_of_numbers_are_missing_cells() -> None:
         pd.to_datetime(["2020-01-03", "2020-01-01", "2020-02-01"]).tz_localize("UTC"),
     ],
 )
-def test_dates_are_days_since_the_first(cells: list[object]) -> None:
-    values, encoder = encoded(cells)
+def test_dates_are_encoded_as_days_since_the_first_date(cells: list[object]) -> None:
+    values, encoder = encode_column(cells)
     assert values[:, 0].tolist() == [2, 0, 31]
     assert "2020-01-01" in encoder.steps[0]
     assert np.isfinite(encoder.transform(Frame({"x": ["never", "yesterday"]}))).all()
@@ -140,12 +140,12 @@ def test_columns_without_information_are_not_used() -> None:
 
 
 def test_a_row_index_is_used_if_it_is_the_only_column() -> None:
-    values, encoder = encoded(np.arange(ROWS), [100])
+    values, encoder = encode_column(np.arange(ROWS), [100])
     assert values.tolist() == [[100]] and not encoder.remarks
 
 
 def test_a_column_named_id_that_repeats_is_used() -> None:
-    assert encoded([1, 2, 1, 2])[1].names == ("x",)
+    assert encode_column([1, 2, 1, 2])[1].names == ("x",)
     encoder = TableEncoder().fit(Frame({"id": [1, 2, 1, 2], "x": [1.5, 2.0, 3.0, 1.0]}))
     assert encoder.names == ("id", "x")
 
@@ -165,7 +165,7 @@ def test_a_table_of_one_row_has_no_columns() -> None:
     assert encoder.transform(Frame({"a": [2.0, 3.0], "b": ["x", "y"]})).shape == (2, 0)
 
 
-def test_an_encoder_is_restored_from_json() -> None:
+def test_an_encoder_can_be_restored_from_json() -> None:
     frame = Frame(
         {
             "number": [1.0, np.nan, 3.0] * 4,
@@ -182,7 +182,7 @@ def test_an_encoder_is_restored_from_json() -> None:
     assert (restored.names, restored.steps, restored.remarks) == (encoder.names, encoder.steps, encoder.remarks)
 
 
-def test_refit_has_the_columns_of_the_table_and_the_values_of_its_rows() -> None:
+def test_refit_encodes_the_columns_of_the_complete_table_with_statistics_of_the_given_rows() -> None:
     frame = Frame({"x": [1.0, np.nan, 3.0, 5.0], "c": ["a", "b", "a", "b"], "d": ["2020-01-01", "2020-01-02"] * 2})
     rows = frame.iloc[2:]
     encoder = TableEncoder().fit(frame).refit(rows)
@@ -205,7 +205,9 @@ def test_refit_has_the_columns_of_the_table_and_the_values_of_its_rows() -> None
         (["1,000", "2,500", "3,000"], "number", ()),
     ],
 )
-def test_the_kind_of_a_target(cells: list[object], kind: str, classes: tuple[str, ...]) -> None:
+def test_the_kind_of_a_target_is_inferred_from_its_values(
+    cells: list[object], kind: str, classes: tuple[str, ...]
+) -> None:
     target = encode_target(pd.Series(cells, name="y"))
     assert (target.kind, target.classes) == (kind, classes)
     assert "y" in target_step("y", target) and all(name in target_step("y", target) for name in classes)

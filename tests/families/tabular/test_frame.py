@@ -134,7 +134,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         assert error.value.code == "missing-file"
 
 
-def test_a_header_of_numbers_needs_the_option(tmp_path: Path) -> None:
+def test_a_header_of_numbers_is_read_only_with_the_option(tmp_path: Path) -> None:
     path = write(tmp_path, "0,1,2\n0.5,1.5,a\n3.5,4,b\n")
     with pytest.raises(DataError) as error:
         read_frame(path)
@@ -146,7 +146,7 @@ def test_a_header_of_numbers_needs_the_option(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".arff"])
-def test_files_beyond_the_limit_are_refused(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_larger_than_the_limit_are_refused(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / f"t{suffix}"
     frame = pd.DataFrame({"a": ["x" * 50] * 20_000, "b": 1.0})
     if suffix == ".parquet":

@@ -1,4 +1,4 @@
-"""Splits of real tables: what the context determines, the inputs of all kinds of columns, and folders of tables."""
+"""Splits of real tables: standardisation by the context, inputs from all kinds of columns, and folders of tables."""
 
 import re
 from pathlib import Path
@@ -17,15 +17,15 @@ from iclbench.sweep.grids import load_grid
 from tests.refusals import refused
 
 
-def table(rows: int = 60, name: str = "made", seed: int = 0, **columns: object) -> LabelledTable:
-    """Three columns of numbers and others, and a target that depends on the first."""
+def numeric_table(rows: int = 60, name: str = "numeric", seed: int = 0, **columns: object) -> LabelledTable:
+    """A table with three numeric columns, the given `columns`, and a target that depends on the first column."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(rows, 3)) * [1, 10, 100] + 5
     frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "c": x[:, 2], **columns})
     return LabelledTable.of(name, frame, pd.Series(1000 + 30 * x[:, 0] + rng.normal(size=rows), name="y"), "number")
 
 
-def labelled(rows: int = 60, classes: int = 3, name: str = "labelled") -> LabelledTable:
+def class_table(rows: int = 60, classes: int = 3, name: str = "labelled") -> LabelledTable:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(rows, 4)), columns=list("abcd"))
     return LabelledTable.of(name, frame, pd.Series([f"class {i % classes}" for i in range(rows)], name="y"), "class")
@@ -51,11 +51,11 @@ def outputs(episodes: Episodes) -> np.ndarray:
 
 
 def test_rows_are_distinct_and_standardised_by_the_context() -> None:
-    made = table()
-    episodes = family(made).sample(request())
+    source = numeric_table()
+    episodes = family(source).sample(request())
     rows = episodes.truth["rows"].numpy()
     assert rows.shape == (20, 60) and all(len(set(episode)) == 60 for episode in rows)
-    raw, y = made.frame.to_numpy()[rows], np.asarray(made.y)[rows]
+    raw, y = source.frame.to_numpy()[rows], np.asarray(source.y)[rows]
     mean, std = raw[:, :20].mean(1, keepdims=True), raw[:, :20].std(1, keepdims=True)
     np.testing.assert_allclose(inputs(episodes)[..., :3], (raw - mean) / std, rtol=1e-4, atol=1e-5)
     assert not inputs(episodes)[..., 3:].any(), "unused inputs are 0"
@@ -64,26 +64,26 @@ def test_rows_are_distinct_and_standardised_by_the_context() -> None:
 
 
 @pytest.mark.parametrize("missing", [False, True])
-def test_no_value_of_a_target_row_affects_the_context(missing: bool) -> None:
-    """The rows that are targets of the first split get other inputs and outputs."""
+def test_values_of_target_rows_do_not_affect_the_context(missing: bool) -> None:
+    """The target rows of the first split get other inputs and outputs."""
     colour = np.random.default_rng(1).choice(["red", "blue", "green"], 60).astype(object)
     other = {"colour": colour, "gap": np.where(np.arange(60) % 5, np.arange(60.0), np.nan)} if missing else {}
-    made = table(**other)  # type: ignore[arg-type]
-    episodes = family(made, dim=8).sample(request(episodes=1))
+    source = numeric_table(**other)  # type: ignore[arg-type]
+    episodes = family(source, dim=8).sample(request(episodes=1))
     targets = episodes.truth["rows"][0, 20:].numpy()
-    frame, y = made.frame.copy(), np.asarray(made.y).copy()
+    frame, y = source.frame.copy(), np.asarray(source.y).copy()
     frame.loc[targets, "a"] = frame.loc[targets, "a"] * 1e6 + 1
     y[targets] *= -1e3
     if missing:
         frame.loc[targets, "colour"] = "violet"
-    changed = LabelledTable(made.name, frame, made.kind, y, made.class_names, made.encoder)
+    changed = LabelledTable(source.name, frame, source.kind, y, source.class_names, source.encoder)
     after = family(changed, dim=8).sample(request(episodes=1))
     assert torch.equal(episodes.context.x, after.context.x) and torch.equal(episodes.context.y, after.context.y)
     assert not np.array_equal(outputs(episodes), outputs(after))
 
 
-def test_a_table_with_more_columns_has_random_ones_in_every_episode() -> None:
-    wide = table(**{f"n{i}": np.arange(60.0) ** (1 + i / 50) % 7 for i in range(20)})  # type: ignore[arg-type]
+def test_every_episode_has_random_columns_of_a_table_with_more_columns_than_inputs() -> None:
+    wide = numeric_table(**{f"n{i}": np.arange(60.0) ** (1 + i / 50) % 7 for i in range(20)})  # type: ignore[arg-type]
     episodes = family(wide).sample(request(episodes=30))
     raw = wide.frame.to_numpy()[episodes.truth["rows"][:, :20].numpy()]
     standard = (raw - raw.mean(1, keepdims=True)) / raw.std(1, keepdims=True)
@@ -94,41 +94,43 @@ def test_a_table_with_more_columns_has_random_ones_in_every_episode() -> None:
     assert set(chosen.ravel()) == set(range(23))
 
 
-def test_prompts_have_the_same_number_of_splits_for_every_table_and_continue() -> None:
-    made = family(table(name="one"), table(rows=50, name="two"), table(rows=22, name="small"), splits=4)
-    assert made.prompt_limit(20) == 8 and made.max_prompts == 12
-    first = made.sample_prompts(request(5))
-    second = made.sample_prompts(request(3, before=5))
+def test_prompts_have_the_same_number_of_splits_of_every_table_and_sets_continue_earlier_ones() -> None:
+    tables = family(
+        numeric_table(name="one"), numeric_table(rows=50, name="two"), numeric_table(rows=22, name="small"), splits=4
+    )
+    assert tables.prompt_limit(20) == 8 and tables.max_prompts == 12
+    first = tables.sample_prompts(request(5))
+    second = tables.sample_prompts(request(3, before=5))
     assert first.truth["table"].tolist() == [0, 1, 0, 1, 0] and second.truth["table"].tolist() == [1, 0, 1]
     assert first.scored.sum(1).tolist() == [40, 30, 40, 30, 40]
-    assert {name: mask.tolist() for name, mask in made.strata(second).items()} == {
+    assert {name: mask.tolist() for name, mask in tables.strata(second).items()} == {
         "one": [False, True, False],
         "two": [True, False, True],
     }
-    assert torch.equal(made.clusters(second), second.truth["table"])
-    assert family(table()).strata(family(table()).sample(request(2))) == {}
+    assert torch.equal(tables.clusters(second), second.truth["table"])
+    assert family(numeric_table()).strata(family(numeric_table()).sample(request(2))) == {}
 
 
-def test_labels_are_those_of_the_rows_and_only_labels_of_the_table_are_admitted() -> None:
-    made = labelled()
-    episodes = family(made).sample(request(6))
+def test_labels_are_those_of_the_rows_and_only_labels_of_the_table_are_choices() -> None:
+    source = class_table()
+    episodes = family(source).sample(request(6))
     np.testing.assert_array_equal(outputs(episodes), episodes.truth["rows"].numpy() % 3)
     assert episodes.classes == 10 and episodes.choices is not None
     assert episodes.choices.tolist() == [[True] * 3 + [False] * 7] * 6
     with refused("not-applicable", "labelled", 12, "task.classes"):
-        family(labelled(classes=12)).sample(request(1))
-    assert [table.classes for table in family(labelled(), labelled(classes=12)).tables] == [3]
-    assert family(labelled(classes=12), classes=12).sample(request(1)).context.y.max() <= 11
+        family(class_table(classes=12)).sample(request(1))
+    assert [table.classes for table in family(class_table(), class_table(classes=12)).tables] == [3]
+    assert family(class_table(classes=12), classes=12).sample(request(1)).context.y.max() <= 11
 
 
-def test_constant_outputs_and_few_points() -> None:
+def test_constant_outputs_and_few_points_give_finite_outputs() -> None:
     np.testing.assert_allclose(standardise_by_context(np.array([4.0, 4.0, 6.0]), 2), [0, 0, 0.5])
     np.testing.assert_allclose(standardise_by_context(np.array([0.0, 0.0, 3.0]), 2), [0, 0, 3])
     np.testing.assert_allclose(standardise_by_context(np.array([1.0, 3.0, 5.0]), 2), [-1, 1, 3])
     for points in (1, 2, 50):
-        assert family(table()).sample(request(2, points)).context.y.isfinite().all()
-    with refused("not-applicable", "made", 60, 51):
-        family(table()).sample(request(2, 51))
+        assert family(numeric_table()).sample(request(2, points)).context.y.isfinite().all()
+    with refused("not-applicable", "numeric", 60, 51):
+        family(numeric_table()).sample(request(2, 51))
 
 
 DATES = pd.date_range("2020-01-01", periods=60).astype(str).to_list()
@@ -148,16 +150,16 @@ DATES = pd.date_range("2020-01-01", periods=60).astype(str).to_list()
         ({f"n{i}": np.sin(np.arange(60.0) * (i + 1)) for i in range(500)}, 503),
     ],
 )
-def test_tables_as_users_have_them_give_finite_inputs(columns: dict[str, object], used: int | None) -> None:
-    made = table(**columns)
+def test_irregular_columns_of_tables_give_finite_inputs(columns: dict[str, object], used: int | None) -> None:
+    source = numeric_table(**columns)
     if used is not None:
-        assert len(made.encoder.names) == used
-    episodes = family(made).sample(request(10))
+        assert len(source.encoder.names) == used
+    episodes = family(source).sample(request(10))
     assert np.isfinite(inputs(episodes)).all() and np.abs(inputs(episodes)).max() <= LIMIT
     assert np.isfinite(outputs(episodes)).all()
 
 
-def test_duplicate_rows_and_one_class_in_the_context() -> None:
+def test_duplicate_rows_and_a_single_class_in_the_context_give_finite_inputs() -> None:
     frame = pd.DataFrame({"a": [1.0] * 59 + [2.0], "b": [3.0] * 60})
     rare = LabelledTable.of("rare", frame, pd.Series(["no"] * 59 + ["yes"], name="y"), "class")
     episodes = family(rare).sample(request(30))
@@ -192,7 +194,7 @@ def read(folder: Path, **parameters: object) -> RealTables:
     return RealTables(RealTables.Parameters(**parameters), folder)  # type: ignore[arg-type]
 
 
-def test_a_folder_has_the_tables_of_the_kind_of_the_task(folder: Path) -> None:
+def test_tables_of_a_folder_are_selected_by_the_kind_of_the_task_and_by_name(folder: Path) -> None:
     def names(**parameters: object) -> list[str]:
         return [table.name for table in read(folder, **parameters).tables]
 
@@ -215,7 +217,7 @@ def test_the_target_is_the_column_class_or_the_last_column(folder: Path) -> None
     assert list(read_labelled_table(folder / "tables" / "31_prices.csv").frame) == ["x", "z"]
 
 
-def test_data_are_identified_by_their_values_and_not_their_place(folder: Path) -> None:
+def test_the_fingerprint_of_data_depends_on_their_values_and_not_on_their_path(folder: Path) -> None:
     first = read(folder, path="tables").fingerprint
     assert first == read(folder, path=str(folder / "tables")).fingerprint
     path = folder / "tables" / "31_prices.csv"
@@ -224,17 +226,17 @@ def test_data_are_identified_by_their_values_and_not_their_place(folder: Path) -
     assert read(folder, path="tables").needs_data and not read(folder).needs_data
 
 
-def test_rows_without_a_target_are_left_out() -> None:
-    made = LabelledTable.of("gaps", pd.DataFrame({"a": np.arange(8.0) ** 2}), pd.Series([1.0, None] * 4), "number")
-    assert made.rows == 4 and made.frame["a"].tolist() == [0, 4, 16, 36]
+def test_rows_without_a_target_are_removed() -> None:
+    source = LabelledTable.of("gaps", pd.DataFrame({"a": np.arange(8.0) ** 2}), pd.Series([1.0, None] * 4), "number")
+    assert source.rows == 4 and source.frame["a"].tolist() == [0, 4, 16, 36]
 
 
-def test_the_collections_have_their_published_sizes() -> None:
+def test_the_openml_suites_have_their_published_sizes() -> None:
     assert len(set(CC18)) == 72 and len(set(TABARENA)) == 51
 
 
-def test_the_judging_tables_have_the_hashes_of_the_grid() -> None:
-    """The tables that scikit-learn bundles; the others are in the user's data folder."""
+def test_the_bundled_tables_have_the_hashes_in_the_notes_of_the_grid() -> None:
+    """The other tables of the notes are in the data folder of the user."""
     notes = load_grid("tables")[1].notes
     hashes = dict(re.findall(r"([a-z-]+) ([0-9a-f]{12})\b", notes))
     assert len(hashes) == 11 and not {"airfoil", "bike", "elevators", "pol"} & hashes.keys()

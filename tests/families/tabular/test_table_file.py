@@ -1,4 +1,4 @@
-"""Reading tables of users: correct values, and errors with codes for all other files."""
+"""Reading numeric tables of users: correct values, and errors with codes for unsuitable files."""
 
 import csv
 import gzip
@@ -45,7 +45,7 @@ def test_all_formats_give_the_same_table(frame, tmp_path, suffix):
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
-def test_without_a_header_columns_have_numbers_and_the_target_is_last(frame, tmp_path, suffix):
+def test_without_a_header_columns_are_numbered_and_the_target_is_the_last_one(frame, tmp_path, suffix):
     path = write(frame[["width", "height", "price"]], tmp_path, suffix, header=False)
     table = read_table(path)
     np.testing.assert_array_equal(table.x, X)
@@ -55,13 +55,13 @@ def test_without_a_header_columns_have_numbers_and_the_target_is_last(frame, tmp
     assert read_table(path, "column 2").target == "column 2"
 
 
-def test_a_column_may_be_named_by_its_number(frame, tmp_path):
+def test_the_target_can_be_selected_by_its_number(frame, tmp_path):
     assert read_table(write(frame, tmp_path, ".csv"), "2").target == "price"
     numbered = frame.rename(columns={"height": "2"})
     assert read_table(write(numbered, tmp_path, ".csv"), "2").target == "2", "names take precedence over numbers"
 
 
-def test_numbers_select_no_columns_by_position_if_names_are_numbers(tmp_path):
+def test_numbers_do_not_select_columns_by_position_if_names_are_numbers(tmp_path):
     """`--target 2` would be ambiguous."""
     frame = pd.DataFrame(np.column_stack([X, Y]), columns=[0, 1, 2])
     frame.to_csv(tmp_path / "t.csv", index=False)
@@ -97,7 +97,7 @@ def test_an_ambiguous_first_line_is_refused(tmp_path, text):
 
 
 @pytest.mark.parametrize("text", ["3,1\n7,8\n", "1.0,2.0\n3.5,4\n", "5,5\n1.5,2\n", "-1,2\n0.5,3\n", "01,2\n0.5,3\n"])
-def test_other_first_lines_of_numbers_are_rows(tmp_path, text):
+def test_unambiguous_first_lines_of_numbers_are_rows(tmp_path, text):
     path = tmp_path / "t.csv"
     path.write_text(text)
     assert read_table(path).rows == 2
@@ -143,14 +143,14 @@ def test_the_row_index_of_a_parquet_file_is_not_a_column(frame, tmp_path, name, 
 @pytest.mark.parametrize(
     "metadata", [b"{", b"[]", b'{"index_columns": 7}', b'{"index_columns": [{"kind": "range"}, null, "z"]}']
 )
-def test_metadata_of_other_programs_is_ignored(tmp_path, metadata):
+def test_unusual_pandas_metadata_is_ignored(tmp_path, metadata):
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"a": [1.0, 2.0], "b": [3.0, 4.0]}).replace_schema_metadata({"pandas": metadata}), path)
     assert read_table(path).features == ("a",)
 
 
 @pytest.mark.parametrize("word", ["#N/A", "#NA", "<NA>", "-nan", "-NaN", "1.#QNAN"])
-def test_missing_values_are_those_of_pandas(tmp_path, word):
+def test_words_for_missing_values_are_those_of_pandas(tmp_path, word):
     path = tmp_path / "t.csv"
     path.write_text(f"a,b\n1,2\n{word},3\n4,5\n")
     assert pd.read_csv(path)["a"].isna().tolist() == [False, True, False]
@@ -197,21 +197,21 @@ def test_byte_order_marks_blank_lines_spaces_and_quotes_are_read(tmp_path):
     assert table.y.tolist() == [2.0, 4.0]
 
 
-def test_a_word_above_a_number_makes_a_header(tmp_path):
+def test_a_first_line_with_a_word_above_a_number_is_a_header(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("year,2019\n1,2\n3,4\n")
     assert read_table(path).target == "2019"
 
 
 @pytest.mark.parametrize("word", ["", "NA", "n/a", "NaN", "Null", "none", "?"])
-def test_missing_values_in_the_first_line_are_not_names(tmp_path, word):
+def test_missing_values_in_the_first_line_are_not_column_names(tmp_path, word):
     path = tmp_path / "t.csv"
     path.write_text(f"1,{word}\n2,3\n4,5\n")
     with refused("bad-data", path, f"column 2 (1: line 1: '{word}')", "1 of 3"):
         read_table(path, "1")
 
 
-def test_missing_values_below_the_first_line_do_not_make_a_header(tmp_path):
+def test_missing_values_below_the_first_line_do_not_make_it_a_header(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("name,nan\n?,2\n3,4\n")
     with refused("bad-data", "name (1: line 2: '?')", "1 of 2"):
@@ -362,8 +362,8 @@ def test_both_csv_parsers_read_the_same_numbers(cells, header, end):
         assert not (np.signbit(arrow_column.values) ^ np.signbit(cell_column.values)).any()
 
 
-def test_arrow_parses_tables_of_numbers(tmp_path, monkeypatch):
-    """The speed of large tables depends on it; `benchmarks/libraries.py` measures it."""
+def test_tables_of_numbers_are_parsed_by_arrow(tmp_path, monkeypatch):
+    """The time to read large tables depends on it; `benchmarks/libraries.py` measures it."""
     monkeypatch.setattr(csv_file, "_parse_cells", lambda *_: pytest.fail("parsed cell by cell"))
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(

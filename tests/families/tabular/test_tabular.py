@@ -58,7 +58,7 @@ def test_episodes_have_distinct_standardised_and_padded_rows():
     assert episodes.scored.tolist() == [[n >= 10 for n in range(20)]] * 40
 
 
-def test_to_labels_also_converts_values_with_constant_openings():
+def test_to_labels_agrees_with_sampled_labels_if_openings_are_constant():
     data_table = random_table(rows=200)
     zeros = np.where(np.arange(200) % 5 > 0, 0.0, data_table.y)
     episode_family = family(
@@ -110,7 +110,7 @@ def test_labels_do_not_depend_on_units():
     torch.testing.assert_close(context.x, other_context.x, atol=1e-4, rtol=1e-4)
 
 
-def test_the_zero_predictor_has_the_documented_error():
+def test_the_zero_predictor_has_the_documented_mean_error():
     rng = np.random.default_rng(0)
     data_table = Table("noise", rng.normal(size=(5000, 2)), rng.normal(size=5000), ("a", "b"), "y")
     y = family(data_table).sample(Request(20_000, 20, new_generator())).context.y[:, 10:, 0].double()
@@ -133,7 +133,7 @@ def test_the_opening_is_at_most_half_of_the_points():
         assert family().sample(Request(2, points, new_generator())).context.y.isfinite().all()
 
 
-def test_constant_openings_use_the_scale_of_the_table():
+def test_labels_with_constant_openings_use_the_scale_of_the_table():
     y = np.r_[np.zeros(199), 1.0]
     data_table = Table("rare", np.arange(200.0)[:, None], y, ("a",), "y")
     episodes = family(data_table).sample(Request(300, 20, new_generator()))
@@ -145,7 +145,7 @@ def test_constant_openings_use_the_scale_of_the_table():
     assert len(later)
 
 
-def test_pad_selects_a_random_subset_of_many_features():
+def test_the_encoding_pad_selects_a_random_subset_of_many_features():
     data_table = random_table(features=8)
     episodes = family(data_table).sample(Request(60, 10, new_generator()))
     standardised = (data_table.x - data_table.x.mean(0)) / data_table.x.std(0)
@@ -160,7 +160,7 @@ def test_pad_selects_a_random_subset_of_many_features():
 
 
 @pytest.mark.parametrize("features", [3, 8])
-def test_projection_mixes_all_features_linearly_with_variance_one(features):
+def test_the_projection_mixes_all_features_linearly_with_variance_one(features):
     data_table = random_table(rows=400, features=features)
     episodes = family(data_table, encoding="project").sample(Request(300, 20, new_generator()))
     x = episodes.context.x.double()
@@ -180,7 +180,7 @@ def test_tables_are_equally_likely():
     assert (counts - 1000).abs().max() < 4 * math.sqrt(3000 * 2 / 9)
 
 
-def test_distinct_rows_are_uniform_in_every_position():
+def test_drawn_rows_are_distinct_and_uniform_in_every_position():
     rows = distinct_rows(20_000, 3, 5, new_generator())
     assert (rows.sort(1).values.diff(dim=1) > 0).all()
     for position in range(3):

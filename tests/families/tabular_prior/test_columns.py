@@ -1,4 +1,4 @@
-"""Inputs and targets of tables: places, categories, missing cells, classes, and what each may depend on."""
+"""Inputs and targets of tables: positions of columns, categories, missing cells and classes, and their dependences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def new_generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def layouts(
+def draw_layouts(
     tables: int = TABLES, size: int = 5, largest: int = 5, categorical: float = 0.2, missing: float = 0.5
 ) -> Layout:
     return Layout.draw(torch.zeros(tables, dtype=torch.bool), size, largest, categorical, missing, new_generator())
@@ -30,37 +30,38 @@ def share(mask: torch.Tensor) -> float:
     return float(mask.double().mean())
 
 
-def error(probability: float, count: int) -> float:
+def four_standard_errors(probability: float, count: int) -> float:
     return 4 * math.sqrt(probability * (1 - probability) / count)
 
 
 def test_layouts_have_the_stated_distributions() -> None:
-    layout = layouts()
-    assert (torch.bincount(layout.used, minlength=6)[1:] / TABLES - 0.2).abs().max() < error(0.2, TABLES)
+    layout = draw_layouts()
+    assert (torch.bincount(layout.used, minlength=6)[1:] / TABLES - 0.2).abs().max() < four_standard_errors(0.2, TABLES)
     assert torch.equal(layout.columns + layout.has_missing.sum(1), layout.used)
     is_used = torch.arange(5) < layout.columns.unsqueeze(1)
     assert not layout.has_missing[~is_used].any() and not layout.categories[~is_used].any()
     is_categorical = layout.categories[is_used] > 0
-    assert share(is_categorical) == pytest.approx(0.2, abs=error(0.2, len(is_categorical)))
+    assert share(is_categorical) == pytest.approx(0.2, abs=four_standard_errors(0.2, len(is_categorical)))
     categories = layout.categories[layout.categories > 0].double()
-    # An exponential number of mean 10, rounded, from 2 to 32: P(2) = P(number < 2.5).
-    assert share(categories == 2) == pytest.approx(1 - math.exp(-0.25), abs=error(0.22, len(categories)))
+    # The number is exponential with mean 10, rounded, and from 2 to 32, so P(2) = P(number < 2.5).
+    assert share(categories == 2) == pytest.approx(1 - math.exp(-0.25), abs=four_standard_errors(0.22, len(categories)))
     assert (int(categories.min()), int(categories.max())) == (2, 32)
-    # Half of the columns of half of the tables; fewer, since a last column may have no place for its indicator.
+    # Half of the columns of half of the tables have missing cells. The last column may have no room for its indicator,
+    # so only first columns are counted.
     first = layout.has_missing[:, 0][layout.used > 1]
-    assert share(first) == pytest.approx(0.25, abs=error(0.25, len(first)))
+    assert share(first) == pytest.approx(0.25, abs=four_standard_errors(0.25, len(first)))
     assert not layout.has_missing[layout.used == 1].any()
 
 
-def test_plain_tables_have_only_numbers() -> None:
+def test_plain_tables_have_neither_categories_nor_missing_cells() -> None:
     layout = Layout.draw(torch.ones(500, dtype=torch.bool), 5, 5, 1.0, 1.0, new_generator())
     assert not layout.categories.any() and not layout.has_missing.any()
     assert torch.equal(layout.columns, layout.used)
 
 
-def test_values_and_indicators_have_their_places() -> None:
-    """Against one loop per table."""
-    layout = replace(layouts(300), categories=torch.zeros(300, 5, dtype=torch.long))
+def test_values_and_their_indicators_are_placed_side_by_side_in_order_of_columns() -> None:
+    """The expected inputs are computed by a loop over tables and columns."""
+    layout = replace(draw_layouts(300), categories=torch.zeros(300, 5, dtype=torch.long))
     values = torch.randn(300, 40, 5, generator=new_generator(1))
     x = inputs(values, layout, new_generator(2))
     for table in range(300):
@@ -87,8 +88,8 @@ def test_values_and_indicators_have_their_places() -> None:
         assert place == int(layout.used[table]) and not x[table, :, place:].any()
 
 
-def test_missing_cells_have_their_rate() -> None:
-    layout = layouts(2000, missing=1.0)
+def test_missing_cells_have_the_rate_of_the_table() -> None:
+    layout = draw_layouts(2000, missing=1.0)
     layout = replace(layout, missing_rate=torch.full_like(layout.missing_rate, 0.2))
     values = torch.randn(2000, 100, 5, generator=new_generator(1))
     missing = columns._missing(values, layout, new_generator(2))
@@ -97,22 +98,22 @@ def test_missing_cells_have_their_rate() -> None:
         table, column = (layout.has_missing & (layout.is_informative == is_informative)).nonzero(as_tuple=True)
         cells, numbers = missing[table, :, column], values[table, :, column]
         is_high = numbers > numbers.median(1, keepdim=True).values
-        assert share(cells[is_high]) == pytest.approx(high_rate, abs=error(0.4, int(is_high.sum())))
-        assert share(cells[~is_high]) == pytest.approx(low_rate, abs=error(0.2, int((~is_high).sum())))
-    rates = layouts().missing_rate
+        assert share(cells[is_high]) == pytest.approx(high_rate, abs=four_standard_errors(0.4, int(is_high.sum())))
+        assert share(cells[~is_high]) == pytest.approx(low_rate, abs=four_standard_errors(0.2, int((~is_high).sum())))
+    rates = draw_layouts().missing_rate
     assert float(rates.min()) >= 0 and float(rates.max()) <= 0.3
     assert float(rates.mean()) == pytest.approx(0.15, abs=0.002)
 
 
 def test_categories_are_intervals_with_codes_in_random_order() -> None:
-    layout = layouts(800, categorical=1.0, missing=0.0)
+    layout = draw_layouts(800, categorical=1.0, missing=0.0)
     values = torch.randn(800, 200, 5, generator=new_generator(1))
     codes = columns._with_categories(values, layout.categories, new_generator(2))
     in_order = 0
     for table, column in layout.categories.nonzero().tolist():
         count = int(layout.categories[table, column])
         labels_by_value = codes[table, values[table, :, column].argsort(), column].tolist()
-        # Every code is an integer below K and is one interval of values.
+        # Every code is an integer below K and corresponds to one interval of values.
         assert set(labels_by_value) <= set(range(count))
         changes = sum(a != b for a, b in pairwise(labels_by_value))
         assert changes == len(set(labels_by_value)) - 1
@@ -133,8 +134,8 @@ def test_columns_with_one_value_are_zero() -> None:
     assert not standardised(torch.randn(3, 1, 2), torch.ones(3, 1, 2, dtype=torch.bool)).any()
 
 
-def test_targets_depend_on_reference_rows_only() -> None:
-    """Changing one target changes no other, neither standardised nor as a class."""
+def test_a_target_depends_only_on_itself_and_the_reference_rows() -> None:
+    """Changing one target changes no other target, neither its standardised value nor its class."""
     y, reference = torch.randn(50, 20, generator=new_generator()), torch.randn(50, 64, generator=new_generator(1))
     changed = y.clone()
     changed[:, -1] += 100
@@ -148,11 +149,11 @@ def test_targets_depend_on_reference_rows_only() -> None:
     assert not labels.standardised_targets(y, torch.full((50, 64), 3.0)).any()
 
 
-def test_numbers_of_classes_are_two_in_half_of_the_tables_and_uniform_in_the_others() -> None:
+def test_half_of_the_tables_have_two_classes_and_the_others_a_uniform_number() -> None:
     counts = labels.class_counts(20_000, 5, new_generator())
     shares = torch.bincount(counts, minlength=6)[2:] / 20_000
     expected = torch.tensor([0.5 + 0.125, 0.125, 0.125, 0.125])
-    assert (shares - expected).abs().max() < error(0.5, 20_000)
+    assert (shares - expected).abs().max() < four_standard_errors(0.5, 20_000)
     assert (labels.class_counts(100, 2, new_generator()) == 2).all()
 
 
@@ -171,6 +172,6 @@ def test_classes_are_intervals_with_labels_in_random_order() -> None:
     assert torch.equal(changes, present - 1)
     binary = counts == 2
     # The lowest interval has either label with equal probability.
-    assert share(by_value[binary, 0] == 0) == pytest.approx(0.5, abs=error(0.5, int(binary.sum())))
+    assert share(by_value[binary, 0] == 0) == pytest.approx(0.5, abs=four_standard_errors(0.5, int(binary.sum())))
     minority = torch.stack([share_of := (drawn[binary] == 0).double().mean(1), 1 - share_of]).min(0).values
     assert float(minority.min()) > 0.005 and float(minority.quantile(0.1)) > 0.08

@@ -28,14 +28,14 @@ def new_generator(seed: int = 0) -> torch.Generator:
 
 
 def draw(tables: int = 60, size: int = 5, seed: int = 0) -> tuple[list[tuple[torch.Tensor, Networks]], torch.Tensor]:
-    """Networks of which every second is causal, and the numbers of columns, 1 to `size`."""
+    """Groups of networks, every second of which is causal, and the number of columns of each table, 1 to `size`."""
     is_causal = torch.arange(tables) % 2 == 0
     columns = 1 + torch.arange(tables) % size
     return draw_networks(is_causal, columns, size, new_generator(seed)), columns
 
 
 def naive_table(network: Networks, table: int, causes: np.ndarray) -> tuple[dict[int, np.ndarray], np.ndarray]:
-    """All hidden units of layers 2 to L without noise, by their padded index, and the output on top of layer L."""
+    """Values of the hidden units of layers 2 to L by padded index, without noise, and the output after layer L."""
     units, width = int(network.units[table]), network.biases.shape[2]
     biases = network.biases[table].double().numpy()
     hidden = causes @ network.first_weights[table].double().numpy()[:, :units] + biases[0, :units]
@@ -49,8 +49,8 @@ def naive_table(network: Networks, table: int, causes: np.ndarray) -> tuple[dict
     return values, last + float(network.out_bias[table])
 
 
-def test_batches_equal_a_loop_over_tables() -> None:
-    """Columns and targets without noise, up to rounding errors relative to the size of the layers."""
+def test_batched_propagation_equals_a_loop_over_tables() -> None:
+    """Columns and targets without noise are equal up to rounding errors relative to their largest value."""
     groups, columns = draw()
     assert len(groups) == 3
     for index, network in groups:
@@ -89,7 +89,7 @@ def test_columns_and_target_are_different_units_of_the_network() -> None:
                 causal += 1
                 in_last_layer += chosen[0] // width == layers - 2
                 are_neighbours += max(numbers[1:]) - min(numbers[1:]) <= columns[original]
-    # Half of the targets are placed in the last layer, and some others are there by chance.
+    # Half of the targets are put into the last layer, and some of the others are in it by chance.
     assert 0.5 < in_last_layer / causal < 0.9
     assert 0.5 < are_neighbours / causal < 0.8
 
@@ -106,7 +106,7 @@ def test_every_table_is_in_one_group_in_descending_order_of_layers() -> None:
         assert torch.equal(network.is_causal, index % 2 == 0)
 
 
-def test_padding_is_zero_and_columns_are_causes_of_bayesian_networks() -> None:
+def test_padding_is_zero_and_the_columns_of_bayesian_networks_are_their_causes() -> None:
     for _, network in draw()[0]:
         for table, units in enumerate(network.units.tolist()):
             assert not network.biases[table, : int(network.layers[table]), units:].any()
@@ -123,9 +123,11 @@ def test_padding_is_zero_and_columns_are_causes_of_bayesian_networks() -> None:
         assert not network.first_weights[bayesian][unused[bayesian]].any()
 
 
-def test_weights_are_diagonal_blocks_or_dense() -> None:
-    """Of matrices with one side n: 1 to ceil(sqrt(n)) blocks in half of the networks. The mean square over all weights,
-    including zeros, is the variance."""
+def test_weights_are_block_diagonal_or_dense() -> None:
+    """In half of the networks, matrices with the shorter side n have 1 to ceil(sqrt(n)) blocks.
+
+    The mean square over all weights, including zeros, is the variance.
+    """
     count, units = 4000, 20
     size, std = torch.full((count,), units), torch.full((count,), 2.0)
     weights = networks._weights(size, size, (units, units), std, torch.arange(count) % 2 == 0, new_generator())
@@ -151,19 +153,19 @@ def test_hyperparameters_have_the_stated_distributions() -> None:
     np.testing.assert_allclose(shares, expected, atol=4 * math.sqrt(0.25 / 20_000))
     causes = truncated_normal_integers(20_000, 12, new_generator())
     assert set(causes.tolist()) == set(range(1, 13))
-    # The mean is log-uniform, so half of the means are below sqrt(12); truncation adds little.
+    # The mean is log-uniform, so half of the means are below sqrt(12), which truncation changes only slightly.
     assert float((causes <= 3).double().mean()) == pytest.approx(0.5, abs=0.05)
 
 
-def test_networks_of_a_table_have_the_stated_ranges() -> None:
-    networks_drawn = [network for seed in range(5) for _, network in draw(200, seed=seed)[0]]
-    layers = torch.cat([network.layers for network in networks_drawn])
-    noise = torch.cat([network.noise for network in networks_drawn])
-    units = torch.cat([network.units[~network.is_causal] for network in networks_drawn])
+def test_sizes_and_noise_of_networks_have_the_stated_ranges() -> None:
+    all_networks = [network for seed in range(5) for _, network in draw(200, seed=seed)[0]]
+    layers = torch.cat([network.layers for network in all_networks])
+    noise = torch.cat([network.noise for network in all_networks])
+    units = torch.cat([network.units[~network.is_causal] for network in all_networks])
     assert (int(layers.min()), int(layers.max())) == (2, 6)
     assert 1e-4 <= float(noise.min()) < 2e-4 and 0.2 < float(noise.max()) <= 0.3
     assert int(units.min()) == 4 and 120 < int(units.max()) <= 130
-    kinds = torch.cat([network.activation.flatten() for network in networks_drawn])
+    kinds = torch.cat([network.activation.flatten() for network in all_networks])
     assert (torch.bincount(kinds) / len(kinds) - 1 / 3).abs().max() < 0.05
 
 
@@ -196,14 +198,14 @@ def test_discrete_causes_are_standardised_and_normal_causes_have_their_moments()
     assert ((std / causes.std)[~discrete] - 1).abs().max() < 0.1
 
 
-def test_zipf_causes_have_the_law_of_their_exponent() -> None:
-    """P(1) / P(2) = 2^a with a from 2 to 4, and the tail from 10 on is that of the law."""
+def test_zipf_causes_follow_the_power_law_of_their_exponent() -> None:
+    """P(1) / P(2) is 2^a with a from 2 to 4, and the last value has the probability of the tail from 10 on."""
     causes = Causes.draw(500, 3, new_generator(2))
     probabilities = causes.cumulative.diff(dim=-1, prepend=torch.zeros(500, 3, 1)).double()
     ratios = probabilities[..., :-1] / probabilities[..., 1:]
     exponent = ratios[..., 0].log() / math.log(2)
     is_zipf = ((ratios[..., 1].log() / math.log(1.5) - exponent).abs() < 0.02) & (exponent > 1.9) & (exponent < 4.1)
-    # Normal causes have this law, too, but do not use it.
+    # Normal causes also have an exponent in this range, which they do not use.
     assert 0.6 < float(is_zipf.double().mean()) < 0.73
     for share, power in zip(probabilities[is_zipf][:50], exponent[is_zipf][:50], strict=True):
         law = stats.zipf(float(power))

@@ -40,14 +40,14 @@ def regressor(lengthscale: float, noise: float, used: int) -> GaussianProcessReg
 
 
 def used_inputs(family: TabularPrior, episodes: Episodes, table: int) -> np.ndarray:
-    """The used columns of a table before they were rescaled."""
+    """The used columns of a table, before rescaling."""
     used = int(episodes.truth["used"][table])
     factor = family.parameters.dim / used if family.parameters.rescale else 1.0
     return episodes.context.x[table, :, :used].double().numpy() / factor
 
 
 @pytest.mark.parametrize("rescale", [False, True])
-def test_the_posterior_equals_scikit_learn(rescale: bool) -> None:
+def test_the_posterior_equals_that_of_scikit_learn(rescale: bool) -> None:
     family = build(rescale=rescale)
     episodes = draw(family)
     oracle = OracleGP(None, family.facts()).informed(episodes.truth)
@@ -90,7 +90,7 @@ def test_the_mixture_has_the_evidence_of_scikit_learn(rescale: bool) -> None:
     np.testing.assert_allclose(by_prefix.logits[:, 0].softmax(-1), np.full((6, 6), 1 / 6), atol=1e-6)
 
 
-def test_a_prior_of_one_pair_is_the_oracle_with_access_to_it() -> None:
+def test_with_a_single_pair_of_hyperparameters_both_oracles_are_equal() -> None:
     family = build(lengthscales=(1.0,), noises=(0.2,))
     episodes = draw(family)
     informed = OracleGP(None, family.facts()).informed(episodes.truth).predict_next(episodes.context)
@@ -100,7 +100,8 @@ def test_a_prior_of_one_pair_is_the_oracle_with_access_to_it() -> None:
 
 
 def test_the_density_of_a_sequence_is_that_of_the_prior() -> None:
-    """The product of the predictive densities of the mixture is the mean over pairs of the densities of all outputs."""
+    """The product of the predictive densities of the mixture is the joint density of all outputs, averaged over pairs
+    of hyperparameters."""
     family = build()
     episodes = draw(family, points=12)
     scores = OracleGPPrior(None, family.facts()).predict_next(episodes.context).scores(episodes.context.y)
@@ -124,12 +125,12 @@ def test_the_oracles_are_ordered_and_no_baseline_beats_them() -> None:
     assert 0 < float(gap.mean()) < 0.5 and float(gap.mean()) > 4 * float(gap.std()) / 20
 
 
-def test_the_average_satisfies_the_contracts() -> None:
+def test_the_average_passes_the_contracts() -> None:
     family = build(dim=4)
     check_contracts(CONTRACTS, OracleGPPrior(None, family.facts()), example_episodes(points=7), Tolerance())
 
 
-def test_parts_of_a_batch_equal_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_in_parts_of_a_batch_equal_those_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     family = build()
     episodes = draw(family, 5)
     oracle = OracleGPPrior(None, family.facts())
@@ -140,7 +141,7 @@ def test_parts_of_a_batch_equal_the_batch(monkeypatch: pytest.MonkeyPatch) -> No
     torch.testing.assert_close(parts.logits, expected.logits)
 
 
-def test_oracles_refuse_other_tables() -> None:
+def test_oracles_refuse_tables_of_other_kinds() -> None:
     for oracle in (OracleGP, OracleGPPrior):
         for family, shift in ((build(kind="mix"), "none"), (build(classes=2), "none"), (build(kind="bnn"), "scm")):
             with refused("not-applicable", oracle.__name__, "gp"):
@@ -153,7 +154,7 @@ def test_oracles_refuse_other_tables() -> None:
     assert not build(classes=2).is_oracle_optimal("oracle-gp", "none")
 
 
-def test_under_a_shift_to_other_tables_only_the_average_answers() -> None:
+def test_under_a_shift_to_another_kind_of_table_only_the_average_gives_predictions() -> None:
     family = build()
     informed, averaged = OracleGP(None, family.facts("scm")), OracleGPPrior(None, family.facts("scm"))
     assert informed.too_long(3) and OracleGP(None, family.facts("points-9")).too_long(3) is None
@@ -162,7 +163,7 @@ def test_under_a_shift_to_other_tables_only_the_average_answers() -> None:
     assert averaged.predict_next(episodes.context).mean.isfinite().all()
 
 
-def test_a_skipped_oracle_is_a_row_with_its_reason() -> None:
+def test_a_skipped_oracle_has_a_row_with_the_reason() -> None:
     prompts = PromptSet(resolve_task("tabular-gp", "smoke", {"episodes": 4})[0], "smoke", "scm")
     (contestant,) = baselines(prompts, ["oracle-gp"])
     (row,) = cast(list[dict[str, object]], score_next(contestant, prompts)["values"])

@@ -30,7 +30,7 @@ def draw(count: int = 400, points: int = 30, seed: int = 0, shift: str = "none",
     return family(**parameters).sample(Request(count, points, torch.Generator().manual_seed(seed), shift=shift))
 
 
-def test_kinds_have_their_shares() -> None:
+def test_kinds_of_tables_have_their_shares() -> None:
     kinds = torch.bincount(draw(6000, 2).truth["kind"], minlength=4) / 6000
     expected = torch.tensor([0.35, 0.35, 0.3, 0.0])
     assert (kinds - expected).abs().max() < 4 * math.sqrt(0.25 / 6000)
@@ -38,7 +38,7 @@ def test_kinds_have_their_shares() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kind_is_a_parameter_or_a_shift_with_the_same_tables(kind: str) -> None:
+def test_a_kind_gives_the_same_tables_as_a_parameter_and_as_a_shift(kind: str) -> None:
     by_parameter, by_shift = draw(60, kind=kind), draw(60, shift=kind)
     assert (by_parameter.truth["kind"] == KINDS.index(kind)).all()
     tensors = by_shift.tensors()
@@ -63,7 +63,7 @@ def test_tables_are_finite_and_inputs_standardised(kind: str, classes: int) -> N
     assert not x.mT[~used].any()
     assert x.mean(1).abs().max() < 1e-4
     std = x.std(1, correction=0)[used]
-    # A constant column is 0.
+    # Constant columns are 0.
     assert (((std - 1).abs() < 0.5) | (std == 0)).all() and (std == 0).double().mean() < 0.05
     if classes:
         assert y.shape == (400, 30) and (y < truth["classes"].unsqueeze(1)).all() and (y >= 0).all()
@@ -73,7 +73,7 @@ def test_tables_are_finite_and_inputs_standardised(kind: str, classes: int) -> N
         assert 0.9 < float(y.square().mean()) < 1.2
 
 
-def test_rescaled_inputs_are_larger_by_the_share_of_used_columns() -> None:
+def test_rescaled_inputs_are_divided_by_the_share_of_used_columns() -> None:
     plain, rescaled = draw(), draw(rescale=True)
     factor = 5 / plain.truth["used"].view(-1, 1, 1)
     torch.testing.assert_close(rescaled.context.x, factor * plain.context.x)
@@ -104,7 +104,8 @@ def test_neither_inputs_nor_other_targets_depend_on_a_target(monkeypatch: pytest
 
 
 def test_the_last_target_does_not_follow_from_the_others() -> None:
-    """Standardised by their own mean, targets would sum to 0. Noise alone has a mean of variance 1/30 + 1/64."""
+    """If targets were standardised by their own mean, they would sum to 0. The mean of independent noise, standardised
+    by 64 reference rows, has variance 1/30 + 1/64."""
     y = draw(4000).context.y[..., 0].double()
     assert float(y.mean(1).var()) > 1 / 30
 
@@ -139,7 +140,7 @@ def test_prompts_are_frozen_and_longer_sets_begin_with_shorter_ones(name: str) -
         assert torch.equal(tensor, repeated.tensors()[key]) and torch.equal(tensor, long.tensors()[key][:64])
 
 
-def test_wrong_parameters_are_refused() -> None:
+def test_invalid_parameters_are_refused() -> None:
     mistakes: list[dict[str, Any]] = [
         {"classes": 1},
         {"lengthscales": [0.0]},

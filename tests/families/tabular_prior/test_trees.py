@@ -1,4 +1,4 @@
-"""Ensembles of trees: batches against one loop per table, tree and row."""
+"""Ensembles of trees: batches against a loop over tables, trees and rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def draw(is_causal: bool, tables: int = 12, size: int = 4) -> TreeTables:
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
-def test_batches_equal_a_loop(is_causal: bool) -> None:
+def test_batched_ensembles_equal_a_loop_over_tables_trees_and_rows(is_causal: bool) -> None:
     drawn = draw(is_causal)
     assert drawn.lower.depth.tolist() == sorted(drawn.lower.depth.tolist(), reverse=True)
     causes = drawn.causes.sample(7, new_generator(1))
@@ -59,7 +59,7 @@ def test_columns_and_target_are_different_ensembles_of_both_layers() -> None:
         torch.testing.assert_close(columns[table], both[table][:, chosen[1:]])
 
 
-def test_columns_of_other_tables_are_their_causes_and_trees_read_only_used_columns() -> None:
+def test_columns_of_tables_that_are_not_causal_are_their_causes_and_trees_read_only_used_columns() -> None:
     drawn = replace(draw(False), noise=torch.zeros(12))
     columns, target = drawn.sample(30, new_generator(2))
     causes = drawn.causes.sample(30, new_generator(2))
@@ -69,7 +69,7 @@ def test_columns_of_other_tables_are_their_causes_and_trees_read_only_used_colum
         assert int(drawn.lower.variables[table].max()) < 1 + table % 4
 
 
-def test_thresholds_are_values_of_their_variable() -> None:
+def test_thresholds_are_sampled_values_of_their_variable() -> None:
     rows = torch.randn(3, 32, 4, generator=new_generator())
     depth, trees = torch.tensor([3, 2, 1]), torch.tensor([4, 2, 1])
     ensembles = Ensembles.draw(trees, depth, torch.tensor([4, 3, 1]), 2, rows, new_generator())
