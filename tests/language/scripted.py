@@ -22,9 +22,11 @@ class Scripted(LanguageModel):
     In its memory, keys are tokens, and values count the passes over the demonstrations. The value is 1 for tokens that
     are read without a memory. With a memory, it is one more than the value in the first slot of the memory.
 
-        Attributes: answers: the generated answer for each end of a prompt. only_after: the number of passes over the
-        demonstrations (with eta = 1) after which the model answers; 0: always. max_rows: the number of rows above which
-        the model runs out of memory. tokens_read: the number of tokens that the model has read.
+    Attributes:
+        answers: the generated answer for each end of a prompt.
+        only_after: the number of passes (with eta = 1) after which the model answers (0: always).
+        max_rows: the number of rows above which the model runs out of memory.
+        tokens_read: the number of tokens that the model has read.
 
     `longest` and `memory_obstacle` are those of `LanguageModel`.
     """

@@ -162,9 +162,8 @@ def test_every_query_is_answered_after_its_own_demonstrations(model) -> None:
         [Example(names[i], "a"), Example(names[i - 1], "b"), Example(names[i - 2], "c")] for i in range(3)
     ]
     queries = questions(llama.tokens, [prompt(UPPER, examples, "x") for examples in demonstrations], False)
-    assert (
-        len({len(question.demonstrations) for question in queries}) == 1
-    )  # so that all questions are rows of one memory
+    # All questions must be rows of one memory.
+    assert len({len(question.demonstrations) for question in queries}) == 1
 
     def reply(part, memory, on_prompt_end):
         return generate(llama, part, batches, TOKENS, UNUSED_ENDINGS, memory, on_prompt_end)

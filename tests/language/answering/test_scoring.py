@@ -117,9 +117,8 @@ def test_every_query_is_scored_after_its_own_demonstrations(model) -> None:
         for p in (prompt(SST2, examples, "so") for examples in demonstrations)
     ]
     tokenised = questions(llama.tokens, texts, False)
-    assert (
-        len({len(question.demonstrations) for question in tokenised}) == 1
-    )  # so that all questions are rows of one memory
+    # All questions must be rows of one memory.
+    assert len({len(question.demonstrations) for question in tokenised}) == 1
     batched = run_rounds(llama, thinking, tokenised, reply(llama, batches), batches, shared=False, pass_counts={1, 3})[
         3
     ].replies

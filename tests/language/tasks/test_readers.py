@@ -21,7 +21,7 @@ SHIPPED = {task.name: task for task in shipped_tasks()}
 WITHOUT_DATA = sorted(name for name, task in SHIPPED.items() if not task.reader.needs_data)
 MAPPINGS = sorted(name for name, task in SHIPPED.items() if task.card.reader == "mapping")
 needs_real_corpora = pytest.mark.skipif(
-    "ICLBENCH_DATA" not in os.environ, reason="needs needs_real_corpora corpora: ICLBENCH_DATA is not set"
+    "ICLBENCH_DATA" not in os.environ, reason="needs real corpora: ICLBENCH_DATA is not set"
 )
 
 
