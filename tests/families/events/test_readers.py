@@ -25,7 +25,7 @@ def gaps_and_marks(data):
     return [data.gaps[events].tolist() for events in sequences], [data.marks[events].tolist() for events in sequences]
 
 
-def expected(times, marks):
+def expected_gaps_and_marks(times, marks):
     """The result of `gaps_and_marks` for absolute times."""
     return [np.diff(sequence, prepend=0.0).tolist() for sequence in times], [sequence.tolist() for sequence in marks]
 
@@ -40,7 +40,7 @@ def test_sequences_are_read_from_all_formats(tmp_path, suffix):
     times, marks = sequence_files.sequences()
     write = sequence_files.write_npz if suffix == ".npz" else sequence_files.write_jsonl
     data = read_events(write(tmp_path / f"events{suffix}", times, marks))
-    assert gaps_and_marks(data) == expected(times, marks)
+    assert gaps_and_marks(data) == expected_gaps_and_marks(times, marks)
     assert (
         data.mark_count == 4
         and data.sequence_numbers.tolist() == list(range(12))
@@ -52,7 +52,7 @@ def test_jodie_files_have_one_sequence_per_user_in_order_of_appearance(tmp_path)
     times, marks = sequence_files.sequences()
     data = read_events(sequence_files.write_jodie(tmp_path / "events.csv", times, marks))
     order = np.argsort([(t[0]) for t in times], kind="stable")
-    assert gaps_and_marks(data) == expected([times[i] for i in order], [marks[i] for i in order])
+    assert gaps_and_marks(data) == expected_gaps_and_marks([times[i] for i in order], [marks[i] for i in order])
     assert data.mark_count == 4
 
 
@@ -96,7 +96,7 @@ def test_the_option_sets_the_number_of_marks_and_larger_marks_are_refused(tmp_pa
 
 
 ARRAYS = sequence_files.npz_arrays(*sequence_files.sequences(count=60))
-ARRAYS_EXPECTED = expected(*sequence_files.sequences(count=60))
+ARRAYS_EXPECTED = expected_gaps_and_marks(*sequence_files.sequences(count=60))
 TWO_SEQUENCES = {
     "times": np.array([[0.5, 1.0, 0.0], [2.0, 0.0, 0.0]]),
     "marks": np.array([[1, 2, 0], [3, 0, 0]]),
@@ -196,10 +196,10 @@ def test_increasing_times_are_refused_without_the_option_times(tmp_path):
     path = tmp_path / "events.npz"
     np.savez(path, **{**arrays, "times": absolute})
     assert_refused(path, "missing-value", "'times'", "-o task.times=absolute", "-o task.times=gaps")
-    assert gaps_and_marks(read_events(path, times="absolute")) == expected(times, marks)
+    assert gaps_and_marks(read_events(path, times="absolute")) == expected_gaps_and_marks(times, marks)
     assert read_events(path, times="gaps").gaps.tolist() == np.concatenate(times).tolist()
     np.savez(path, **arrays)
-    assert gaps_and_marks(read_events(path)) == expected(times, marks)
+    assert gaps_and_marks(read_events(path)) == expected_gaps_and_marks(times, marks)
     jsonl = sequence_files.write_jsonl(tmp_path / "a.jsonl", times)
     assert_refused(jsonl, "conflict", "task.times", ".npz", times="gaps")
 
@@ -323,7 +323,7 @@ def test_the_format_is_inferred_from_the_suffix_or_set_by_the_option(tmp_path):
     times, marks = sequence_files.sequences()
     path = sequence_files.write_jsonl(tmp_path / "events.txt", times, marks)
     assert_refused(path, "bad-syntax", ".npz, .jsonl or .csv", "-o task.format=jsonl")
-    assert gaps_and_marks(read_events(path, format_name="jsonl")) == expected(times, marks)
+    assert gaps_and_marks(read_events(path, format_name="jsonl")) == expected_gaps_and_marks(times, marks)
 
 
 FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
