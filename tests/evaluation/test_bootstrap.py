@@ -1,4 +1,4 @@
-"""Bootstrap intervals compared with explicit resampling and with the normal approximation."""
+"""Bootstrap intervals against explicit resampling and the normal approximation."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from iclbench.evaluation.bootstrap import bootstrap_interval, ratio_summary, resample_counts, summaries
 
 
-def test_equals_explicit_resampling_with_the_same_draws() -> None:
+def test_the_interval_equals_explicit_resampling_with_the_same_draws() -> None:
     errors = np.random.default_rng(0).gamma(1.0, size=(30, 4))
     low, high = bootstrap_interval(errors, seed=5, resamples=200)
     picks = np.random.default_rng(5).integers(30, size=(200, 30))
@@ -15,7 +15,7 @@ def test_equals_explicit_resampling_with_the_same_draws() -> None:
     assert np.allclose(high, np.quantile(means, 0.975, axis=0))
 
 
-def test_width_matches_the_normal_approximation_for_many_episodes() -> None:
+def test_the_width_matches_the_normal_approximation_for_many_episodes() -> None:
     errors = np.random.default_rng(1).normal(2.0, 3.0, size=(4000, 2))
     low, high = bootstrap_interval(errors)
     half = 1.96 * errors.std(0) / np.sqrt(4000)
@@ -23,7 +23,7 @@ def test_width_matches_the_normal_approximation_for_many_episodes() -> None:
     assert ((low < errors.mean(0)) & (errors.mean(0) < high)).all()
 
 
-def test_unscored_positions_are_left_out() -> None:
+def test_unscored_positions_are_ignored() -> None:
     errors = np.random.default_rng(2).normal(size=(50, 3))
     errors[:, 1] = np.nan
     errors[:10, 2] = np.nan
@@ -33,7 +33,7 @@ def test_unscored_positions_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("level", [0.95, 0.5])
-def test_positions_without_scores_of_some_episodes_equal_explicit_resampling_of_the_others(level: float) -> None:
+def test_the_interval_equals_explicit_resampling_if_some_episodes_are_not_scored(level: float) -> None:
     errors = np.random.default_rng(3).gamma(1.0, size=(6, 2)) - 3.0
     errors[:2, 1] = np.nan
     picks = np.random.default_rng(0).integers(6, size=(300, 6))
@@ -45,12 +45,12 @@ def test_positions_without_scores_of_some_episodes_equal_explicit_resampling_of_
     assert np.allclose(high, np.quantile(means, 0.5 + level / 2, axis=0))
 
 
-def test_there_is_no_interval_if_a_resample_has_no_scored_episode() -> None:
+def test_the_interval_is_undefined_if_a_resample_has_no_scored_episode() -> None:
     errors = np.array([[1.0], [2.0], [np.nan], [np.nan], [np.nan], [np.nan]])
     assert np.isnan(bootstrap_interval(errors)).all()
 
 
-def test_a_resample_has_the_number_of_episodes_of_the_sample() -> None:
+def test_a_resample_has_as_many_episodes_as_the_sample() -> None:
     for seed in range(6):
         counts = resample_counts(3, seed, resamples=5)
         assert counts.shape == (5, 3) and (counts.sum(1) == 3).all()
@@ -89,6 +89,6 @@ def test_a_mean_per_event_equals_explicit_resampling_of_episodes() -> None:
 
 
 def test_resamples_without_events_do_not_raise() -> None:
-    """An episode without events may have a total: the open interval of its window."""
+    """An episode without events may have a nonzero total, because of the open interval at the end of its window."""
     summary = ratio_summary(np.array([1.0, 2.0]), np.array([0, 2]), seed=0)
     assert summary["value"] == 1.5 and summary["low"] == 1.0

@@ -43,7 +43,7 @@ def bytes_of_values(results: Path) -> dict[str, bytes]:
     return {str(p.relative_to(results)): p.read_bytes() for p in tables.files("values", results / "tables")}
 
 
-def test_model_baselines_and_oracle_are_evaluated_on_one_prompt_set(
+def test_model_baselines_and_oracle_are_evaluated_on_the_same_prompt_set(
     trained_run: tuple[Path, Run], tmp_path: Path
 ) -> None:
     _, run = trained_run
@@ -85,7 +85,7 @@ def test_finished_cells_are_cached_and_damaged_ones_recomputed(trained_run: tupl
     assert changed_file.read_bytes() == content
 
 
-def test_a_failed_cell_is_a_row_with_a_reason_and_is_recomputed(
+def test_a_failed_cell_has_a_row_with_a_reason_and_is_recomputed(
     trained_run: tuple[Path, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, run = trained_run
@@ -127,25 +127,25 @@ def test_shifts_and_extrapolation_have_their_own_prompt_sets(trained_run: tuple[
     assert noisy == pytest.approx(1 + 1 / 3, rel=0.3)
 
 
-def test_a_shift_can_be_extrapolated_too(trained_run: tuple[Path, Run], tmp_path: Path) -> None:
+def test_a_shift_can_be_combined_with_extrapolation(trained_run: tuple[Path, Run], tmp_path: Path) -> None:
     _, run = trained_run
     list(evaluate_run(Context(tmp_path), run, ["orthants", "orthants+points-20"], baseline_names=["zero"]))
     rows = tables.read_all("values", tmp_path).query("metric == 'squared_error' and contestant == 'zero'")
     assert rows.groupby("shift")["n_context"].max().to_dict() == {"orthants": 8, "orthants+points-20": 20}
 
 
-def test_extrapolating_within_the_trained_length_is_refused(trained_run: tuple[Path, Run]) -> None:
+def test_extrapolation_to_at_most_the_trained_length_is_refused(trained_run: tuple[Path, Run]) -> None:
     with refused("bad-value", "--extrapolate 8", trained_run[1].name):
         shifts_of(trained_run[1], [], 8)
 
 
-def test_the_error_of_an_unparse_class_shift_names_similar_ones(trained_run: tuple[Path, Run]) -> None:
+def test_the_error_for_an_unknown_shift_names_similar_ones(trained_run: tuple[Path, Run]) -> None:
     with refused("unknown-name", "'orthant'", "'orthants'"):
         shifts_of(trained_run[1], ["orthant"], None)
 
 
 def test_a_cached_evaluation_does_not_change_any_file(trained_run: tuple[Path, Run], evaluated_results: Path) -> None:
-    """Results in a read-only folder can therefore be printed."""
+    """This allows printing results from a read-only folder."""
 
     def state() -> dict[Path, tuple[int, int]]:
         return {
@@ -159,7 +159,7 @@ def test_a_cached_evaluation_does_not_change_any_file(trained_run: tuple[Path, R
 
 
 @pytest.mark.parametrize("when", ["before the first cell", "after the first cell"])
-def test_no_file_remains_of_a_run_that_is_deleted_during_its_evaluation(
+def test_no_files_remain_for_a_run_that_is_deleted_during_its_evaluation(
     when: str, trained_run: tuple[Path, Run], tmp_path: Path
 ) -> None:
     run = Run(Path(shutil.copytree(trained_run[1].path, tmp_path / "runs" / trained_run[1].name)))
@@ -182,10 +182,10 @@ def test_no_file_remains_of_a_run_that_is_deleted_during_its_evaluation(
     assert run.name not in set(tables.read_all("values", tmp_path)["run"])
 
 
-def test_deleting_a_run_removes_files_that_are_written_meanwhile(
+def test_deleting_a_run_removes_files_that_are_written_during_the_deletion(
     trained_run: tuple[Path, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An evaluation may write files after the files of the run were listed."""
+    """An evaluation may write files after the deletion has listed the files of the run."""
     run = Run(Path(shutil.copytree(trained_run[1].path, tmp_path / "runs" / trained_run[1].name)))
     list(evaluate_run(Context(tmp_path), run, baseline_names=["zero"]))
     values_file, rmtree = next(tmp_path.glob(f"tables/*/{run.name}.values.parquet")), shutil.rmtree

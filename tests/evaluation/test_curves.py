@@ -1,4 +1,4 @@
-"""Prompt sets are frozen and have an identity; learning curves are normalised and have areas."""
+"""Prompt sets: reproducible episodes and identities. Learning curves: normalisation and areas."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ from iclbench.registry import ESTIMATORS
 
 
 class Recorder(Predictor):
-    """Always answers 0, and records the number of episodes of each call."""
+    """Predicts 0, and records the number of episodes of each call."""
 
     def __init__(self) -> None:
         self.block_sizes: list[int] = []
@@ -54,7 +54,7 @@ def test_a_larger_prompt_set_begins_with_the_smaller(task: TaskConfig) -> None:
     assert torch.equal(small.context.x, large.context.x[:64])
 
 
-def test_identity_depends_on_everything_that_changes_the_episodes(task: TaskConfig) -> None:
+def test_the_identity_depends_on_everything_that_changes_the_episodes(task: TaskConfig) -> None:
     sets = [
         PromptSet(task, "smoke"),
         PromptSet(task, "smoke", "orthants"),
@@ -67,7 +67,7 @@ def test_identity_depends_on_everything_that_changes_the_episodes(task: TaskConf
     assert PromptSet(task.model_copy(update={"baselines": []}), "smoke").id == sets[0].id
 
 
-def test_the_name_of_a_prompt_set_has_a_hash_of_all_that_its_episodes_depend_on(task: TaskConfig) -> None:
+def test_the_name_of_a_prompt_set_contains_a_hash_of_everything_that_changes_its_episodes(task: TaskConfig) -> None:
     """Packed results are identified by this name."""
     prompts = PromptSet(task, "smoke", "orthants", seed=4)
     hashed = {
@@ -108,7 +108,7 @@ def test_chunks_do_not_change_the_scores(task: TaskConfig, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("limit", "sizes"), [(8, [1] * 5), (18, [2, 2, 1])])
-def test_a_chunk_has_the_episodes_that_fit_and_at_least_one(
+def test_a_chunk_has_as_many_episodes_as_fit_and_at_least_one(
     limit: int, sizes: list[int], task: TaskConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("iclbench.evaluation.curves._QUERIES_PER_PASS", limit)
@@ -131,7 +131,7 @@ def test_undefined_queries_are_not_scored(task: TaskConfig) -> None:
     assert scored.tolist() == [True] * 3 + [False] * 6
 
 
-def test_the_area_is_the_mean_height_for_all_grids() -> None:
+def test_the_area_of_a_straight_line_is_its_mean_height_for_all_grids() -> None:
     straight = lambda n: 1 - n / 10  # noqa: E731
     full = Curve(tuple(range(11)), {"m": np.array([[straight(n) for n in range(11)]])}, 1.0)
     grid = Curve((0, 1, 3, 10), {"m": np.array([[straight(n) for n in (0, 1, 3, 10)]])}, 1.0)
@@ -148,7 +148,7 @@ def test_an_area_over_one_size_is_its_score_and_over_none_is_nan() -> None:
 
 
 class OneOff(Oracle):
-    """Given the weights, predicts a Gaussian with standard deviation one around the true output plus one."""
+    """Given the weights, predicts a Gaussian with standard deviation 1 whose mean is the true output plus 1."""
 
     heads = ("gaussian",)
 
@@ -171,7 +171,7 @@ def test_only_errors_are_divided_by_the_normaliser_and_an_oracle_is_given_the_tr
 
 
 class Third(Predictor):
-    """Predicts that the third of three classes is the most likely and the first the least likely."""
+    """Predicts that the third of three classes is the most likely and the first is the least likely."""
 
     heads = ("categorical",)
 
@@ -179,7 +179,7 @@ class Third(Predictor):
         return Categorical(torch.tensor([0.0, 1.0, 2.0]).expand(*points.x.shape[:2], 3))
 
 
-def test_curves_have_the_accuracy_among_the_admitted_labels() -> None:
+def test_curves_have_the_accuracy_among_the_admissible_labels() -> None:
     points = Points.full(torch.zeros(1, 4, 1), torch.tensor([[0, 1, 1, 0]]))
     choices = torch.tensor([[True, True, False]])
     episodes = Episodes(points, points.mask, classes=3, choices=choices)

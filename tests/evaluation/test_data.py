@@ -1,4 +1,4 @@
-"""The column `data` of rows and of published numbers names their images."""
+"""The column `data` names the images of results and of published numbers."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from iclbench.training import record
 from tests.refusals import refused
 
 
-def test_every_published_number_of_a_task_on_images_names_its_data() -> None:
+def test_every_published_number_of_an_image_task_names_its_data() -> None:
     n_numbers = 0
     for name in card_names("tasks"):
         card = load_task(name)[1]
@@ -28,7 +28,7 @@ def test_every_published_number_of_a_task_on_images_names_its_data() -> None:
     assert n_numbers > 50
 
 
-def test_the_published_numbers_of_coqe_are_for_omniglot_on_all_cards() -> None:
+def test_the_published_numbers_of_coqe_on_all_cards_are_for_omniglot() -> None:
     """Tables 1 and 2: five levels of noise and three models, each in context and in weights."""
     procedural, omniglot = (load_task(name)[1].published for name in ("bursty-alpha1", "bursty-omniglot-alpha1"))
     assert procedural == omniglot and len(procedural) == 16

@@ -1,4 +1,4 @@
-"""A run on the prompts of a task that it was not trained on: the prompts of that task, and a name with both tasks."""
+"""Evaluation of a run on another task than it was trained on: the prompts, and a name that has both tasks."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def results(run: Run) -> Path:
 
 
 @pytest.mark.slow
-def test_the_prompts_are_those_of_the_task_and_the_name_has_the_task_of_the_training(run: Run) -> None:
+def test_the_prompts_are_those_of_the_other_task_and_the_name_contains_the_training_task(run: Run) -> None:
     folder = results(run)
     noisy = card(folder, "noisy")
     assert main(["eval", run.name, "--results", str(folder)]) == 0
@@ -66,7 +66,7 @@ def test_the_prompts_are_those_of_the_task_and_the_name_has_the_task_of_the_trai
     assert inventory.scores(folder)[run.name, "home"] == home_score, "the score of a run is that on its own task"
 
 
-def test_the_task_of_the_training_given_by_name_is_not_another_task(run: Run) -> None:
+def test_naming_the_training_task_explicitly_is_not_evaluation_on_another_task(run: Run) -> None:
     folder = results(run)
     assert main(["eval", run.name, "--task", str(folder / "home.toml"), "--results", str(folder)]) == 0
     rows = tables.read_all("values", folder / "tables").query("task == 'home' and kind == 'backbone'")
@@ -114,7 +114,7 @@ def test_an_unknown_task_is_refused(run: Run, capsys: pytest.CaptureFixture[str]
     assert "'linear'" in capsys.readouterr().err
 
 
-def test_a_model_of_tables_is_evaluated_on_other_numbers_of_columns(tmp_path: Path) -> None:
+def test_a_tabular_model_can_be_evaluated_on_another_number_of_columns(tmp_path: Path) -> None:
     (tmp_path / "home.toml").write_text(tomli_w.dumps(small_card()))
     run = create(tmp_path, resolve_run(str(tmp_path / "home.toml"), "cells", "smoke", 0))
     train(run)

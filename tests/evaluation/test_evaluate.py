@@ -1,4 +1,4 @@
-"""Evaluating a run: cells and their order, cached and packed cells, identities of contestants, refused requests."""
+"""Evaluation of a run: order of cells, cached and packed cells, identities of contestants, invalid requests."""
 
 from dataclasses import replace
 from functools import partial
@@ -43,7 +43,7 @@ from tests.refusals import refused
 
 
 class Half(Predictor):
-    """Always answers 0.5; allows sequences of at most nine points."""
+    """Predicts 0.5, and allows sequences of at most nine points."""
 
     longest = 9
 
@@ -64,7 +64,7 @@ def task(card_path: Path) -> TaskConfig:
 
 @pytest.fixture
 def load_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
-    """Replace the models of all runs by `Half`, and record the arguments of each call that loads one."""
+    """Load `Half` instead of the model of any run, and record the arguments of each call."""
     calls: list[tuple[object, ...]] = []
 
     def backbone(run: Run, device: str, data_dir: Path | None) -> PredictorContestant:
@@ -114,13 +114,14 @@ def test_a_run_is_evaluated_on_another_task_with_the_episodes_of_a_family(
 def test_scores_include_contestants_that_another_process_evaluates_at_the_same_time(
     task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other process ends after this one has read the tables. Its scores are overwritten, and then recomputed."""
+    """The other process finishes after this one has read the tables. This process overwrites its scores and then
+    recomputes them."""
     prompts = PromptSet(task, "smoke")
     all_contestants = contestants.baselines(prompts, ["zero", "mean", "knn-3"])
     write, others = evaluation.scores.write_scores, [all_contestants[2]]
 
     def write_late(prompt_rows: PromptSetRows) -> None:
-        assert len(prompt_rows.values)  # reads the tables
+        assert len(prompt_rows.values)  # accessing `values` reads the tables
         if others:
             list(evaluate_cells(tmp_path, prompts, [others.pop()]))
             summarise(tmp_path, prompts)
@@ -133,7 +134,7 @@ def test_scores_include_contestants_that_another_process_evaluates_at_the_same_t
     assert set(scored["contestant"]) == {"zero", "mean", "knn-3"}
 
 
-def test_data_methods_and_lookups_are_passed_on(
+def test_the_data_folder_method_and_lookup_are_passed_to_all_cells(
     config: RunConfig, load_calls: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = create(tmp_path / "runs", config)
@@ -166,7 +167,7 @@ def test_data_methods_and_lookups_are_passed_on(
     assert data_dirs[0] == tmp_path and cells_calls[-1][1].seed == 0  # type: ignore[attr-defined]
 
 
-def test_there_is_a_prompt_set_for_each_shift_and_each_test(task: TaskConfig, tmp_path: Path) -> None:
+def test_each_shift_and_each_test_has_a_prompt_set(task: TaskConfig, tmp_path: Path) -> None:
     family = task.build()
     sets = prompt_sets(task, "smoke", ["none", "noisy-1"], ["icl"], 3, tmp_path, family)
     assert [(prompts.shift, prompts.evaluator) for prompts in sets] == [("none", ""), ("noisy-1", ""), ("none", "icl")]
@@ -189,7 +190,7 @@ def test_shifts_are_unique_and_in_canonical_spelling(config: RunConfig, tmp_path
         shifts_of(run, [], 8)
 
 
-def test_one_baseline_is_evaluated_without_a_run(task: TaskConfig, tmp_path: Path) -> None:
+def test_a_baseline_can_be_evaluated_without_a_run(task: TaskConfig, tmp_path: Path) -> None:
     results = list(
         evaluate_baseline(Context(tmp_path, tmp_path), task, "smoke", "knn-3", ["none", "noisy-1"], [], seed=2)
     )
@@ -204,7 +205,7 @@ def shipped_cell(prompts: PromptSet, one: PredictorContestant) -> PackedCell:
     return PackedCell("the pack", {"values": [row], "errors": tables.frame("errors", [])}, {"torch": "9"})
 
 
-def test_cells_are_copied_from_packed_results_and_recomputed_with_fresh(task: TaskConfig, tmp_path: Path) -> None:
+def test_cells_are_copied_from_packed_results_unless_fresh_is_set(task: TaskConfig, tmp_path: Path) -> None:
     prompts = PromptSet(task, "smoke")
     one, other = (PredictorContestant(name, name, "baseline", name, predictor=Half()) for name in ("one", "other"))
     lookups: list[tuple[str, str]] = []
@@ -230,7 +231,7 @@ def test_cells_are_copied_from_packed_results_and_recomputed_with_fresh(task: Ta
     assert cells.pack_name_of(tmp_path, one, prompts) == ""
 
 
-def test_the_question_of_the_task_decides_how_cells_are_scored(
+def test_the_question_of_the_task_selects_the_scorer(
     task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failed(question: str, one: PredictorContestant, prompts: PromptSet) -> cells.Tables:
@@ -270,7 +271,7 @@ def test_the_identity_of_a_run_depends_on_its_configuration_and_weights(config: 
 
 @pytest.mark.parametrize(("backbone", "is_same_backbone"), [("gpt2", True), ("gpt2-rotary", False)])
 @pytest.mark.parametrize(("rate", "is_same_rate"), [("1e-3", True), ("2e-3", False)])
-def test_a_run_is_tuned_if_its_rate_is_the_one_chosen_for_its_backbone(
+def test_a_run_is_tuned_if_its_learning_rate_is_the_one_selected_for_its_backbone(
     tmp_path: Path, backbone: str, is_same_backbone: bool, rate: str, is_same_rate: bool
 ) -> None:
     (tmp_path / "rates").mkdir()
@@ -285,7 +286,7 @@ def test_a_run_is_tuned_if_its_rate_is_the_one_chosen_for_its_backbone(
     assert row["tuned"] is (is_same_backbone and is_same_rate)
 
 
-def test_the_identity_of_a_baseline_depends_on_all_that_its_answers_depend_on(task: TaskConfig) -> None:
+def test_the_identity_of_a_baseline_depends_on_everything_that_changes_its_predictions(task: TaskConfig) -> None:
     def baseline(name: str, preset: str = "smoke", of: TaskConfig = task, **prompt_options: int) -> PredictorContestant:
         (contestant,) = contestants.baselines(PromptSet(of, preset, **prompt_options), [name])
         return contestant
@@ -331,7 +332,7 @@ def test_a_run_with_deep_thinking_is_another_contestant(config: RunConfig, tmp_p
     assert other_weights.identity != thinker.identity and other_weights.variant == thinker.variant
 
 
-def test_methods_that_are_not_for_runs_are_refused(config: RunConfig) -> None:
+def test_methods_that_do_not_apply_to_a_run_are_refused(config: RunConfig) -> None:
     plain = contestants.untrained("a-run", config)
     with refused("not-applicable", "--method icl", "deep-thinking"):
         contestants.with_deep_thinking(plain, Method("icl", PlainICL()))
@@ -366,7 +367,7 @@ def test_a_baseline_is_given_its_settings_the_seed_and_the_facts_of_the_task(tas
     assert episodes["oracle-bayes"] == 128 and episodes["zero"] is None
 
 
-def test_the_error_for_a_baseline_that_does_not_fit_names_those_that_do(task: TaskConfig, tmp_path: Path) -> None:
+def test_the_error_for_an_inapplicable_baseline_names_the_applicable_ones(task: TaskConfig, tmp_path: Path) -> None:
     prompts = PromptSet(task.model_copy(update={"baselines": ["zero", "majority", "mean"]}), "smoke")
     with refused("not-applicable", "'majority'", "class labels", "'tiny-linear'", "numbers", "zero, mean"):
         contestants.baselines(prompts, ["majority"])
@@ -382,7 +383,7 @@ def test_the_error_for_a_baseline_that_does_not_fit_names_those_that_do(task: Ta
         contestants.baselines(PromptSet(task, "smoke"), [str(card)])
 
 
-def test_family_and_model_are_given_data_folder_and_device(
+def test_the_data_folder_and_the_device_are_passed_to_family_and_model(
     config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[object, ...]] = []

@@ -1,4 +1,4 @@
-"""The family's own tests: evaluated for all contestants, scored in pairs, and selected by name."""
+"""Tests that a family defines: evaluated for all contestants, scored in pairs, and selected by name."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def evaluated_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
 
 
 @pytest.mark.slow
-def test_all_contestants_are_evaluated_by_all_tests_and_on_samples_of_the_task(evaluated_run: tuple[Path, Run]) -> None:
+def test_all_contestants_are_evaluated_on_all_tests_and_on_samples_of_the_task(evaluated_run: tuple[Path, Run]) -> None:
     rows = tables.read_all("values", evaluated_run[0] / "tables")
     rows = rows[rows["metric"].eq(HEADLINE) & rows["axis"].isna()]
     predictor_names = {"gpt2", "pixel-1nn", "nearest-class-mean", "majority"}
@@ -68,11 +68,11 @@ def test_all_contestants_are_evaluated_by_all_tests_and_on_samples_of_the_task(e
         if len(tables.read("costs", path))
     }
     assert "none" in evaluations_with_costs
-    assert not {"icl", "icl_paired"} & evaluations_with_costs  # a test has the same costs as samples of the task
+    assert not {"icl", "icl_paired"} & evaluations_with_costs  # a test would have the costs of samples of the task
 
 
 @pytest.mark.slow
-def test_a_pair_is_right_only_if_both_episodes_are(evaluated_run: tuple[Path, Run]) -> None:
+def test_a_pair_is_correct_only_if_both_episodes_are(evaluated_run: tuple[Path, Run]) -> None:
     folder, run = evaluated_run
     prompts = PromptSet(run.config.task, "smoke", evaluator="icl_paired")
     model, episodes = run.load(), prompts.episodes
@@ -97,7 +97,7 @@ def test_a_pair_is_right_only_if_both_episodes_are(evaluated_run: tuple[Path, Ru
     np.testing.assert_array_equal(errors[errors["metric"].eq(HEADLINE)]["value"], np.array(is_right, float))
 
 
-def test_groups_have_the_smallest_accuracy_and_the_mean_of_other_scores() -> None:
+def test_a_group_has_the_smallest_accuracy_and_the_means_of_its_other_scores() -> None:
     scores = {
         "accuracy": np.array([[1.0], [0.0], [1.0], [1.0]]),
         "cross_entropy": np.array([[1.0], [3.0], [0.0], [1.0]]),
@@ -108,7 +108,7 @@ def test_groups_have_the_smallest_accuracy_and_the_mean_of_other_scores() -> Non
 
 
 class Zero(Predictor):
-    """Always answers label 0, like a model without in-context learning on new classes."""
+    """Predicts label 0, like a model without in-context learning on new classes."""
 
     heads = ("categorical",)
 
@@ -138,7 +138,7 @@ def test_prompt_sets_differ_between_tests_and_a_larger_one_begins_with_the_small
 
 
 @pytest.mark.slow
-def test_tests_are_selected_in_either_spelling(evaluated_run: tuple[Path, Run], tmp_path: Path) -> None:
+def test_names_of_tests_may_have_hyphens_or_underscores(evaluated_run: tuple[Path, Run], tmp_path: Path) -> None:
     _, run = evaluated_run
     assert evaluators_of(run, []) == ["icl", "icl_paired"]
     assert evaluators_of(run, ["icl-paired"]) == ["icl_paired"]
@@ -170,7 +170,9 @@ def test_baselines_for_another_type_of_target_are_refused(evaluated_run: tuple[P
         contestants.baselines(PromptSet(number_task, "smoke"), ["majority"])
 
 
-def test_seeds_share_a_variant_and_other_settings_have_another(evaluated_run: tuple[Path, Run]) -> None:
+def test_runs_have_the_same_variant_if_they_differ_only_in_seed_or_evaluation_settings(
+    evaluated_run: tuple[Path, Run],
+) -> None:
     folder, run = evaluated_run
     card = card_in(folder)
     configs = [resolve_run(card, "gpt2", "smoke", 5), resolve_run(card, "gpt2", "smoke", 0, ["train.evaluate_every=3"])]

@@ -1,4 +1,4 @@
-"""Scores of event sequences by their likelihood: gaps to the oracle, scores, and sequences of different lengths."""
+"""Likelihood scores of event sequences: gaps to the oracle, normalised scores, and sequences of different lengths."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def values(prompts: PromptSet) -> pd.DataFrame:
 
 
 def likelihoods(prompts: PromptSet, name: str) -> np.ndarray:
-    """Negative log-likelihoods of all events, computed directly by the predictor."""
+    """The negative log-likelihoods of all events, computed directly from the predictions."""
     episodes = prompts.episodes
     predictor = baselines(prompts, [name])[0].predictor.informed(episodes.truth)
     with torch.no_grad():
@@ -57,7 +57,9 @@ def test_gaps_are_differences_to_the_oracle_after_each_number_of_events(
 
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_gaps_are_paired_by_episode(is_packed: bool) -> None:
-    """Two episodes after 0, 1 and 2 events. A packed oracle has the mean height of its curve (trapezoidal rule)."""
+    """There are two episodes, after 0, 1 and 2 events. A packed oracle has only the mean height of its curve
+    (trapezoidal rule).
+    """
     nll = {
         "model": np.array([[3.0, 2.0, 1.0], [5.0, 4.0, 5.0]]),
         "oracle": np.array([[1.0, 1.0, 1.0], [2.0, 3.0, 2.0]]),
@@ -87,7 +89,7 @@ def test_gaps_are_paired_by_episode(is_packed: bool) -> None:
 
 
 @pytest.mark.slow
-def test_a_packed_oracle_gives_an_added_model_only_its_gap_over_all_events(
+def test_with_a_packed_oracle_an_added_model_has_only_the_gap_over_all_events(
     prompts: PromptSet, values: pd.DataFrame
 ) -> None:
     def errors(run: str, packed: bool) -> pd.DataFrame:
@@ -120,7 +122,7 @@ def test_a_packed_oracle_gives_an_added_model_only_its_gap_over_all_events(
 def test_gaps_of_packed_contestants_remain_if_no_other_contestant_is_evaluated(
     prompts: PromptSet, tmp_path: Path
 ) -> None:
-    """Packed errors have no rows after single events, so their gaps cannot be computed again."""
+    """Packed errors have no rows per number of events, so their gaps cannot be recomputed."""
     gap = {"run": "renewal", "task": "point-process", "family": "point-process", "contestant": "renewal"}
     gap |= {"kind": "baseline", "preset": "smoke", "shift": "none", "evaluator": "next", "metric": "gap", "value": 0.3}
     gap |= {"n_context": 4, "normaliser": 1.0, "status": "ok", "prompt_set": prompts.id, "card": "c", "version": "1"}
@@ -170,13 +172,13 @@ def test_all_events_of_sequences_of_different_lengths_have_equal_weight(tmp_path
     episodes, nll = prompts.episodes, likelihoods(prompts, "poisson")
     scored = episodes.scored.numpy()
     assert len({int(n) for n in scored.sum(1)}) > 1
-    # The open interval after the last event is a query that is not scored, but it is part of the sum.
+    # The open interval after the last event is a query without a score, but it is part of the sum.
     is_open = (episodes.context.mask & ~episodes.scored).numpy()
     assert is_open.any(1).all()
     expected = nll[scored | is_open].sum() / scored.sum()
     curve = learning_curve(poisson.predictor, prompts)
     assert curve.area("nll").mean() == pytest.approx(expected, rel=1e-6)
-    # A curve at every other size has about the same area.
+    # A curve at every second size has about the same area.
     grid = learning_curve(poisson.predictor, prompts, range(0, episodes.context.count, 2))
     assert grid.area("nll").mean() == pytest.approx(expected, abs=0.15)
     rows = evaluate([poisson], prompts)
@@ -191,7 +193,7 @@ def test_all_events_of_sequences_of_different_lengths_have_equal_weight(tmp_path
     assert values["nll_published"] < nll[later].sum() / scored.sum()
 
 
-def test_all_baselines_are_scored_by_the_same_events_of_sequences_of_different_lengths(tmp_path: Path) -> None:
+def test_all_baselines_are_scored_on_the_same_events_of_sequences_of_different_lengths(tmp_path: Path) -> None:
     times, marks = sequence_files.sequences(count=60, longest=9, kinds=2)
     (tmp_path / "events").mkdir()
     sequence_files.write_jsonl(tmp_path / "events" / "own.jsonl", times, marks)
@@ -203,7 +205,7 @@ def test_all_baselines_are_scored_by_the_same_events_of_sequences_of_different_l
         assert areas[name] == pytest.approx(expected, rel=1e-6)
 
 
-def test_open_intervals_count_if_some_blocks_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_intervals_count_even_if_some_blocks_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     times, marks = sequence_files.sequences(count=20, longest=6)
     (tmp_path / "events").mkdir()
     ends = [None if index % 2 else float(t[-1]) + 1 for index, t in enumerate(times)]

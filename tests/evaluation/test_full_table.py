@@ -1,4 +1,4 @@
-"""Real tables: the remarks about them, and XGBoost fitted on all rows except those that it predicts."""
+"""Real tables: remarks, and out-of-fold predictions of XGBoost."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,7 @@ def prompts(*tables: Table, variance: float = 1.0, encoding: str = "pad", episod
 
 
 def test_no_row_is_predicted_by_a_model_fitted_on_it() -> None:
-    """Noise cannot be predicted: a model fitted on the row would be closer than the mean."""
+    """Noise cannot be predicted. Only a model fitted on the row itself would be closer than the mean."""
     table = make_table(200, noise=True)
     assert ((out_of_fold_predictions(table) - table.y) ** 2).mean() > table.y.var()
     in_sample = XGBRegressor(n_estimators=50, max_depth=4, learning_rate=0.1).fit(table.x, table.y).predict(table.x)
@@ -38,8 +38,10 @@ def test_no_row_is_predicted_by_a_model_fitted_on_it() -> None:
 
 
 @pytest.mark.parametrize("variance", [1.0, 5.0])
-def test_the_area_is_that_of_its_errors_at_the_scale_of_the_episodes(variance: float) -> None:
-    """Compared with labels in standard deviations of the first ten rows, and trapezoids over the sizes 10 to 20."""
+def test_the_area_is_over_errors_in_the_units_of_the_episodes(variance: float) -> None:
+    """The reference divides labels by the standard deviation of the first ten rows, and integrates over the sizes 10
+    to 20.
+    """
     table, prompt_set = make_table(), prompts(make_table(), variance=variance)
     rows = prompt_set.episodes.truth["rows"].numpy()
     deviation = table.y[rows[:, :10]].std(1, keepdims=True)
@@ -86,7 +88,7 @@ def test_folds_and_intervals_depend_on_the_seed_and_a_single_episode_has_no_inte
     ).any()
 
 
-def test_remarks_name_features_rows_and_scales() -> None:
+def test_remarks_name_features_rows_and_units() -> None:
     lines = remarks(prompts(make_table(features=4), variance=4.0))
     names = [
         ["made", "2 of 4 features", "f0, f1, f2, f3", "60 rows"],

@@ -1,4 +1,4 @@
-"""Evaluation in memory has the same rows as evaluation to files."""
+"""Evaluation in memory gives the same rows as evaluation to files."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from tests.prototypes import prototype_card
 
 
 class Half(Predictor):
-    """Always answers 0.5; allows sequences of at most six points, and fails if `fails` is set."""
+    """Predicts 0.5, allows sequences of at most six points, and raises an error if `fails` is set."""
 
     longest = 6
     fails = False
@@ -84,7 +84,7 @@ def test_target_scores_in_memory_are_those_in_files(tmp_path: Path, evaluator: s
     assert set(values["evaluator"]) == {evaluator or "targets"}
 
 
-def test_branches_have_the_rows_of_their_models(card_path: Path) -> None:
+def test_rows_of_branches_equal_those_of_their_models(card_path: Path) -> None:
     prompts = PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke")
     last, first, broken = Half(), ESTIMATORS.get("zero")(), Half()
     broken.fails = True
@@ -137,8 +137,8 @@ def test_a_cell_with_a_damaged_file_is_not_done(card_path: Path, tmp_path: Path)
         assert cells.is_done(tmp_path, zero, prompts)
 
 
-def test_a_cell_is_done_if_its_code_computed_no_value_of_a_known_metric(card_path: Path, tmp_path: Path) -> None:
-    """Some data have no value of a metric, such as events in observation windows."""
+def test_a_cell_is_done_even_if_it_has_no_value_of_a_known_metric(card_path: Path, tmp_path: Path) -> None:
+    """Some metrics are undefined for some data, such as events in observation windows."""
     prompts = PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke")
     (zero,) = baselines(prompts, ["zero"])
     rows = [cells.shared_columns(zero, prompts, "next") | {"metric": "log_likelihood", "value": -1.0}]
@@ -148,7 +148,7 @@ def test_a_cell_is_done_if_its_code_computed_no_value_of_a_known_metric(card_pat
 
 
 def test_a_model_is_evaluated_in_eval_mode_and_its_mode_is_restored() -> None:
-    """Batch statistics do not change, dropout is off, and training continues unchanged."""
+    """Batch statistics do not change, and dropout is off."""
     config = resolve_run("linear", "s4", "smoke", overrides=["task.dim=2", "task.episodes=8", "backbone.dropout=0.5"])
     prompts = PromptSet(config.task, "smoke")
     model = config.build(config.task.build()).train()

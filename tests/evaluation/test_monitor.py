@@ -1,4 +1,4 @@
-"""Evaluation during training: when it runs, what it scores, and that it does not change training."""
+"""Evaluation during training: its steps, its scores, and no effect on training."""
 
 from functools import partial
 from pathlib import Path
@@ -45,8 +45,8 @@ def test_evaluations_do_not_change_the_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_scores_after_the_last_step_are_those_of_eval(tmp_path: Path) -> None:
-    """This requires that buffers are saved and loaded, and that both evaluations use eval mode."""
+def test_scores_after_the_last_step_equal_those_of_the_eval_command(tmp_path: Path) -> None:
+    """Buffers must be saved and loaded, and both evaluations must use eval mode."""
     run = new_run(tmp_path)
     train(run, monitor=Monitor)
     assert not run.load().training

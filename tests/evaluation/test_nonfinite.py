@@ -1,4 +1,6 @@
-"""Answers that are not finite give failed rows with a reason, and no means or areas over the remaining positions."""
+"""Predictions that are not finite give failed rows with a reason, and no means or areas over the remaining
+positions.
+"""
 
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from iclbench.evaluation.scores import write_scores
 from iclbench.store.runs import create
 from iclbench.training.run import train
 
-BAD_SIZES = (2, 5, 6)  # context sizes with an answer that is not finite, in the last 42 of 48 episodes
+BAD_SIZES = (2, 5, 6)  # context sizes with a prediction that is not finite, in the last 42 of 48 episodes
 
 
 class Zero(Predictor):
@@ -64,7 +66,7 @@ def rows(results: Path, metric: str, run: str = "model") -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("answer", [float("nan"), float("inf"), 1e30], ids=["nan", "inf", "overflow"])
-def test_only_positions_that_are_not_finite_are_failed_rows(prompts, tmp_path, answer):
+def test_only_positions_with_scores_that_are_not_finite_have_failed_rows(prompts, tmp_path, answer):
     assert evaluate_cell(tmp_path, contestant(Zero(), "sound"), prompts) is None
     reason = evaluate_cell(tmp_path, contestant(Zero(answer)), prompts)
     names = ["squared_error", "42 of 48 episodes", "3 of 9 context sizes", "episode 6", "2 examples"]
@@ -77,7 +79,7 @@ def test_only_positions_that_are_not_finite_are_failed_rows(prompts, tmp_path, a
     pd.testing.assert_frame_equal(good[["value", "low", "high"]], sound.loc[good.index, ["value", "low", "high"]])
 
 
-def test_there_is_no_area_no_score_and_no_error_over_the_other_positions(prompts, tmp_path):
+def test_area_score_and_errors_are_not_computed_from_the_remaining_positions(prompts, tmp_path):
     evaluate_cell(tmp_path, contestant(Zero(float("nan"))), prompts)
     area = rows(tmp_path, "auc").iloc[0]
     assert (area["status"], pd.isna(area["value"])) == ("failed", True)
@@ -98,7 +100,7 @@ def test_a_cell_that_failed_at_one_context_size_is_recomputed(prompts, tmp_path)
     assert set(rows(tmp_path, "squared_error")["status"]) == {"ok"}
 
 
-def test_a_metric_that_is_not_finite_fails_all_metrics_of_its_position(prompts, tmp_path):
+def test_one_metric_that_is_not_finite_fails_all_metrics_of_its_position(prompts, tmp_path):
     """Otherwise coverage would count NaN as a miss, because comparisons with NaN are False."""
     reason = evaluate_cell(tmp_path, contestant(Uncertain(float("nan"))), prompts)
     assert reason is not None and "log_likelihood is nan" in reason
@@ -127,7 +129,7 @@ def test_positions_that_a_shift_leaves_undefined_are_not_scored(prompts, tmp_pat
     assert evaluate_cell(tmp_path, contestant(Zero(float("nan"), sizes=(2,))), shifted) is not None
 
 
-def test_an_area_is_over_the_sizes_with_a_score_of_all_episodes():
+def test_the_area_is_over_the_sizes_at_which_all_episodes_are_scored():
     scores = np.array([[9.0, 1.0, 3.0, 7.0], [np.nan, 3.0, 5.0, np.nan]])
     scored = np.array([[True, True, True, True], [False, True, True, True]])
     curve = Curve((0, 2, 4, 6), {"squared_error": scores}, 1.0, scored)

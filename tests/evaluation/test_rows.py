@@ -1,4 +1,4 @@
-"""All columns of all tables that an evaluation writes, and errors while writing them."""
+"""All columns of the tables that an evaluation writes, and errors while writing them."""
 
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,13 @@ RELATED = {"episodes": 12, "points": 6, "targets": 4, "max_related": 2, "related
 
 
 def rows_of(table: tables.TableName, path: Path) -> list[dict[str, Any]]:
-    """The rows of a file, without missing values."""
+    """The rows of a file as dicts without missing values."""
     rows = tables.read(table, path).to_dict("records")
     return [{str(name): value for name, value in row.items() if pd.notna(value)} for row in rows]
 
 
 class Half(Predictor):
-    """Always predicts 0.5 with standard deviation 1."""
+    """Predicts 0.5 with standard deviation 1."""
 
     order = "causal"
     heads = ("gaussian",)
@@ -108,13 +108,15 @@ def test_rows_of_the_question_next(task: TaskConfig, tmp_path: Path) -> None:
     expected = shared_columns(prompts, "next") | {"normaliser": 3.0, "n_episodes": 48}
     by_metric = {metric: [row for row in rows if row["metric"] == metric] for metric in Gaussian.metrics}
     for n, row in enumerate(by_metric["squared_error"]):
-        assert expected | {"metric": "squared_error", "n_context": n} == without_numbers(row)
+        assert expected | {"metric": "squared_error", "n_context": n} == without_value_and_interval(row)
         assert row["value"] == pytest.approx(errors[:, n].mean(), rel=1e-6) and row["low"] < row["value"] < row["high"]
     for n, row in enumerate(by_metric["log_likelihood"]):
-        assert expected | {"metric": "log_likelihood", "n_context": n, "normaliser": 1.0} == without_numbers(row)
+        assert expected | {"metric": "log_likelihood", "n_context": n, "normaliser": 1.0} == without_value_and_interval(
+            row
+        )
         assert row["value"] == pytest.approx(-1.5 * errors[:, n].mean() - 0.5 * np.log(2 * np.pi), rel=1e-6)
     (area,) = [row for row in rows if row["metric"] == "auc"]
-    assert expected | {"metric": "auc"} == without_numbers(area)
+    assert expected | {"metric": "auc"} == without_value_and_interval(area)
     assert area["value"] == pytest.approx(np.trapezoid(errors.mean(0)) / 8)
     assert len(rows) == 9 * len(Gaussian.metrics) + 1
     metadata = tables.metadata(path)
@@ -137,8 +139,8 @@ def test_rows_of_the_question_next(task: TaskConfig, tmp_path: Path) -> None:
         }
 
 
-def test_values_are_written_last(task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cell with values is therefore complete."""
+def test_the_values_file_is_written_last(task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell whose values file exists is therefore complete."""
     written: list[str] = []
     monkeypatch.setattr(tables, "write", lambda name, *rest: written.append(name))
     empty: cells.Tables = {"values": [], "errors": [], "costs": []}
@@ -156,16 +158,16 @@ def test_a_table_with_a_failed_row_is_written_and_its_cell_is_not_done(task: Tas
     assert not cells.is_done(tmp_path, contestant, prompts)
 
 
-def test_the_context_order_is_missing_if_it_is_unknown(task: TaskConfig) -> None:
+def test_the_context_order_is_none_if_it_is_unknown(task: TaskConfig) -> None:
     model = Contestant("lm", "lm", "backbone", "identity")
     assert cells.shared_columns(model, PromptSet(task, "smoke"), "next")["context_order"] is None
 
 
-def without_numbers(row: dict[str, Any]) -> dict[str, Any]:
+def without_value_and_interval(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in ("value", "low", "high")}
 
 
-def test_a_row_of_a_cell_that_failed_has_a_reason_and_no_number(task: TaskConfig, tmp_path: Path) -> None:
+def test_the_row_of_a_failed_cell_has_a_reason_and_no_value(task: TaskConfig, tmp_path: Path) -> None:
     class Broken(Half):
         def predict_next(self, points, related=None, *, x_query=None, prefixes=None):
             raise RuntimeError("out of luck")
@@ -209,7 +211,7 @@ def test_a_cell_is_done_if_its_values_are_intact_and_its_other_files_exist(task:
 
 
 @pytest.mark.parametrize(("shift", "points"), [("none", 8), ("points-20", 20), ("orthants", None)])
-def test_costs_are_written_for_the_distribution_of_the_task(
+def test_costs_are_written_unless_the_distribution_is_shifted(
     task: TaskConfig, tmp_path: Path, shift: str, points: int | None
 ) -> None:
     prompts = PromptSet(task, "smoke", shift)
@@ -232,7 +234,7 @@ def test_costs_are_written_for_the_distribution_of_the_task(
         }
 
 
-def test_rows_of_targets_and_of_the_gap_to_the_oracle(related: PromptSet, tmp_path: Path) -> None:
+def test_rows_of_the_question_targets_and_of_the_gap_to_the_oracle(related: PromptSet, tmp_path: Path) -> None:
     for contestant in (
         make_contestant(),
         make_contestant(name="bayes", run="bayes", kind="oracle", seed=None, variant=None),
@@ -246,7 +248,7 @@ def test_rows_of_targets_and_of_the_gap_to_the_oracle(related: PromptSet, tmp_pa
     metadata = tables.metadata(folder / "a-run.values.parquet")
     assert metadata["beside"] == "costs errors examples"
     assert metadata["cell"] == cells.cell_hash(make_contestant(), related)
-    assert [without_numbers(row) for row in means] == [
+    assert [without_value_and_interval(row) for row in means] == [
         expected | {"metric": "log_likelihood", "n_related": n} for n in (0, 1, 2)
     ]
     gap_rows = [row for row in rows_of("values", folder / "summary" / "gaps.values.parquet") if "axis" not in row]
@@ -335,7 +337,7 @@ def test_the_chance_level_is_written_as_a_row(tmp_path: Path) -> None:
     }
 
 
-def test_published_numbers_are_rows_of_values(task: TaskConfig, tmp_path: Path) -> None:
+def test_published_numbers_are_written_as_rows_of_values(task: TaskConfig, tmp_path: Path) -> None:
     published_task = resolve_task("gp-mixture", "smoke")[0]
     evaluate.write_published(tmp_path, published_task)
     path = tmp_path / "tables" / "published" / "gp-mixture.values.parquet"

@@ -1,4 +1,4 @@
-"""Which contestants score 0 and 1 if others are missing, failed, equal or not significantly better."""
+"""Contestants that score 0 and 1 if others are missing, failed, equal or not significantly better."""
 
 import shutil
 from pathlib import Path
@@ -14,7 +14,7 @@ NEXT = prompts("next", "point", baselines=["zero", "knn", "better"])
 
 
 def reasons(folder: Path, values: Rows) -> set[str]:
-    """The reasons of the scores on a task with these baselines."""
+    """The reasons in the score rows of a task with these baselines."""
     baselines = [str(value["run"]) for value in values if value["kind"] == "baseline"]
     score_rows = scored(folder, prompts("next", "point", baselines=baselines), values)
     return set() if score_rows is None else set(score_rows["reason"])
@@ -29,7 +29,7 @@ def test_without_other_baselines_or_oracles_there_are_no_scores(tmp_path: Path) 
     assert reasons(tmp_path, areas(zero=("baseline", 0.0), knn=("baseline", 0.0))) == set(), "no error can be smaller"
 
 
-def test_the_reason_names_failed_and_worse_oracles_only(tmp_path: Path) -> None:
+def test_the_reason_names_only_oracles_that_failed_or_are_worse_than_zero(tmp_path: Path) -> None:
     zero, lost, worse, knn, gpt2 = areas(
         zero=("baseline", 0.9),
         lost=("oracle", 0.1),
@@ -59,7 +59,7 @@ def test_a_baseline_with_access_to_the_truth_does_not_score_one(tmp_path: Path) 
     assert reasons(tmp_path, [zero, knn, periodic_mean]) == {"squared_error: 1 is knn"}
 
 
-def test_scales_are_without_related_datasets_and_independent_of_the_order_of_rows(tmp_path: Path) -> None:
+def test_scales_are_set_without_related_datasets_and_independent_of_the_order_of_rows(tmp_path: Path) -> None:
     error_values = {("zero", 0): 0.9, ("knn", 3): 0.1, ("knn", 0): 0.5, ("gpt2", 3): 0.3, ("gpt2", 0): 0.7}
     kinds = {"zero": "baseline", "knn": "baseline", "gpt2": "backbone"}
     rows = [row(run, kinds[run], "targets", "squared_error", v, n_related=n) for (run, n), v in error_values.items()]
@@ -70,7 +70,7 @@ def test_scales_are_without_related_datasets_and_independent_of_the_order_of_row
         assert score_rows["value"].to_dict() == pytest.approx(expected)
 
 
-def test_of_equal_baselines_and_of_equal_oracles_one_is_selected_by_name(tmp_path: Path) -> None:
+def test_ties_between_baselines_or_oracles_are_broken_by_a_fixed_rule(tmp_path: Path) -> None:
     baselines = areas(zero=("baseline", 0.9), b=("baseline", 0.5), a=("baseline", 0.5))
     assert reasons(tmp_path / "baselines", baselines) == {"squared_error: 1 is a"}
     oracles = areas(zero=("baseline", 0.9), b=("oracle", 0.5), a=("oracle", 0.5), c=("oracle", 0.2))
@@ -80,8 +80,8 @@ def test_of_equal_baselines_and_of_equal_oracles_one_is_selected_by_name(tmp_pat
     assert actual_reasons == {"squared_error: 1 is knn (the oracle equal is no better than zero)"}
 
 
-def test_contestants_of_packed_results_are_compared_too(tmp_path: Path) -> None:
-    """Only their rows of the same prompt set count, and not their packed scores."""
+def test_contestants_of_packed_results_set_the_scales_too(tmp_path: Path) -> None:
+    """Packed rows of other prompt sets and packed scores do not count."""
     zero, knn, better, other = areas(
         zero=("baseline", 0.9), knn=("baseline", 0.5), better=("baseline", 0.4), other=("baseline", 0.1)
     )
@@ -98,7 +98,9 @@ def test_contestants_of_packed_results_are_compared_too(tmp_path: Path) -> None:
 
 
 def likelihoods(oracle: float) -> tuple[Rows, Rows]:
-    """Rows of values and of errors. The zero predictor has an error of 1, the oracle the given log-likelihood."""
+    """Rows of values and of errors. The zero predictor has an error of 1, and the oracle has the given
+    log-likelihood.
+    """
     means = {("zero", "squared_error"): 1.0, ("bayes", "log_likelihood"): oracle, ("knn", "squared_error"): 0.5}
     kinds = {"zero": "baseline", "bayes": "oracle", "knn": "baseline"}
     values = [row(run, kinds[run], "targets", metric, v, n_related=0) for (run, metric), v in means.items()]
@@ -129,7 +131,7 @@ def test_an_oracle_must_have_a_higher_likelihood_than_a_constant_to_score_one(tm
 
 
 @pytest.mark.parametrize("missing", ["zero", "bayes"])
-def test_without_errors_of_single_episodes_likelihoods_have_no_scores(missing: str, tmp_path: Path) -> None:
+def test_likelihoods_have_no_scores_without_the_errors_per_episode(missing: str, tmp_path: Path) -> None:
     """Packed results may have fewer rows than an evaluation writes."""
     values, errors = likelihoods(0.0)
     assert scored(tmp_path, prompts("targets", "gaussian"), values, [e for e in errors if e["run"] != missing]) is None
@@ -158,7 +160,7 @@ def test_errors_of_targets_are_scored_without_a_failed_oracle(tmp_path: Path) ->
     }
 
 
-def test_labels_are_scored_only_by_tests(tmp_path: Path) -> None:
+def test_predictions_of_labels_have_scores_only_in_tests(tmp_path: Path) -> None:
     values = [row(name, "baseline", "targets", "squared_error", 0.8, n_related=0) for name in ("zero", "knn")]
     assert scored(tmp_path, prompts("targets", "categorical"), values) is None
 

@@ -1,4 +1,4 @@
-"""Normalised scores compared with NumPy on small tables: what scores 0 and 1, and on which episodes."""
+"""Normalised scores against NumPy on small tables: the contestants that score 0 and 1, and the episodes that count."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -103,16 +103,16 @@ def test_the_zero_predictor_scores_0_the_oracle_1_and_intervals_are_scaled(tmp_p
 
 
 def curve(run: str, *errors: float, n_episodes: int = EPISODES) -> Rows:
-    """Rows of mean errors after 0, 1, 3, ... examples; the last one is of fewer episodes."""
+    """Rows of mean errors after 0, 1, 3, ... examples. The last row has fewer episodes."""
     sizes = [0, 1, 3, 4][: len(errors)]
     rows = [row(run, "baseline", "next", "squared_error", error) for error in errors]
     rows[-1]["n_episodes"] = n_episodes
     return [of_size | {"n_context": size} for of_size, size in zip(rows, sizes, strict=True)]
 
 
-def test_without_an_oracle_the_lowest_errors_of_the_baselines_of_the_task_score_1(tmp_path: Path) -> None:
-    """The area under the pointwise minimum, over the sizes with all episodes. A baseline that is not in the task card
-    does not count, and a missing one is counted."""
+def test_without_an_oracle_the_pointwise_minimum_of_the_task_baselines_scores_1(tmp_path: Path) -> None:
+    """The area is over the sizes at which all episodes are scored. A baseline that is not in the task card does not
+    count, and the reason counts the missing one."""
     heights = {"knn-3": (0.9, 0.5, 0.4), "pixel-1nn": (0.6, 0.7, 0.1), "plug-in": (0.0, 0.0, 0.0)}
     sizes = np.array([0.0, 1.0, 3.0])
     area_of = {run: float(np.trapezoid(height, sizes) / 3) for run, height in heights.items()}
@@ -146,7 +146,7 @@ def test_a_baseline_scores_1_only_if_it_is_significantly_better_than_zero(tmp_pa
 
 
 @pytest.mark.parametrize(("mean_image", "zero_error"), [(0.8, 0.8), (0.95, 0.9)])
-def test_the_better_one_of_zero_and_the_mean_image_scores_0_and_neither_of_them_1(
+def test_the_better_of_zero_and_the_mean_image_scores_0_and_neither_scores_1(
     mean_image: float, zero_error: float, tmp_path: Path
 ) -> None:
     values = areas(
@@ -175,7 +175,7 @@ def test_old_scores_are_removed_if_contestants_cannot_be_compared(tmp_path: Path
     assert scored(tmp_path, prompt_set, areas(gpt2=("backbone", 0.2))) is None
 
 
-def test_failed_oracles_and_those_worse_than_zero_are_not_used_and_named(tmp_path: Path) -> None:
+def test_failed_oracles_and_oracles_worse_than_zero_are_not_used_but_named(tmp_path: Path) -> None:
     prompt_set = prompts("next", "point")
     worse = areas(zero=("baseline", 0.9), ridge=("oracle", 1.2), knn_3=("baseline", 0.5), gpt2=("backbone", 0.3))
     score_rows = scored(tmp_path / "best", prompt_set, worse)
@@ -193,7 +193,7 @@ def test_failed_oracles_and_those_worse_than_zero_are_not_used_and_named(tmp_pat
     assert set(score_rows["reason"]) == {"squared_error: 1 is knn-3 (the oracle ridge failed)"}
 
 
-def test_of_two_oracles_the_one_that_is_better_than_zero_is_used_and_the_other_is_named(tmp_path: Path) -> None:
+def test_an_oracle_better_than_zero_is_used_and_one_worse_than_zero_is_named(tmp_path: Path) -> None:
     values = areas(zero=("baseline", 0.9), claimed=("oracle", 1.2), bayes=("oracle", 0.1), gpt2=("backbone", 0.5))
     score_rows = scored(tmp_path, prompts("next", "point"), values)
     reason = "squared_error: 1 is bayes (the oracle claimed is no better than zero)"
@@ -202,7 +202,7 @@ def test_of_two_oracles_the_one_that_is_better_than_zero_is_used_and_the_other_i
 
 @pytest.fixture
 def likelihoods() -> tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]]:
-    """A task with two oracles; the one that has to infer the kernel predicts only the first half of the episodes."""
+    """A task with two oracles. The oracle that has to infer the kernel predicts only the first half of the episodes."""
     rng = np.random.default_rng(3)
     difficulty = rng.normal(size=EPISODES)
     n_episodes = {"given-kernel": EPISODES, "inferring": EPISODES // 2}
@@ -245,7 +245,7 @@ def test_likelihoods_are_compared_on_the_episodes_of_the_oracle_that_has_to_infe
     half = {key: run_scores[: EPISODES // 2] for key, run_scores in scores.items()}
 
     def constant(key: tuple[str, int]) -> float:
-        """The mean log-density of a Gaussian whose variance is the mean square of the targets, the error."""
+        """The mean log-density of a Gaussian whose variance equals the mean squared error."""
         variance = 2.0 * half[key].mean()
         targets = np.sqrt(variance) * np.array([-1.0, 1.0])
         return float(norm(0, np.sqrt(variance)).logpdf(targets).mean())
@@ -257,7 +257,7 @@ def test_likelihoods_are_compared_on_the_episodes_of_the_oracle_that_has_to_infe
     assert set(score_rows["n_episodes"]) == {EPISODES // 2}
     inside = (score_rows["low"] < score_rows["value"]) & (score_rows["value"] < score_rows["high"])
     assert inside.all()
-    # A mean has an interval of about two standard errors on both sides.
+    # The interval of a mean extends about two standard errors to each side.
     width = 2 * 1.96 * half["icicl", 2].std() / np.sqrt(EPISODES / 2) / (best - guess)
     assert score_rows.loc[("icicl", 2), "high"] - score_rows.loc[("icicl", 2), "low"] == pytest.approx(width, rel=0.2)
 
@@ -316,7 +316,7 @@ def scored_in_test(folder: Path, test: Evaluator, values: Rows) -> pd.DataFrame 
     return None if score_rows is None else score_rows.droplevel("n_related")
 
 
-def test_in_a_test_the_best_baseline_scores_1_and_not_guessing_or_a_model(tmp_path: Path) -> None:
+def test_in_a_test_the_best_baseline_scores_1_rather_than_guessing_or_a_model(tmp_path: Path) -> None:
     values = accuracies(
         chance=("baseline", 0.99),
         plug_in=("baseline", 0.97),
@@ -340,7 +340,9 @@ def test_a_baseline_that_is_not_significantly_better_than_guessing_does_not_scor
     assert score_rows["value"]["gpt2"] == pytest.approx(0.5)
 
 
-def test_a_test_of_the_context_needs_a_baseline_and_one_of_the_weights_does_not(tmp_path: Path) -> None:
+def test_a_test_of_in_context_learning_needs_a_baseline_and_a_test_of_in_weight_learning_does_not(
+    tmp_path: Path,
+) -> None:
     values = accuracies(chance=("baseline", 0.5), gpt2=("backbone", 0.75))
     assert scored_in_test(tmp_path / "context", Evaluator(0.5), values) is None
     score_rows = scored_in_test(tmp_path / "weights", Evaluator(0.5, answer_source="weights"), values[1:])
@@ -349,10 +351,12 @@ def test_a_test_of_the_context_needs_a_baseline_and_one_of_the_weights_does_not(
     assert scored_in_test(tmp_path / "other", Evaluator(0.5, answer_source="weights"), other_metric) is None
 
 
-def test_scores_of_single_values_for_several_outputs_are_those_of_gaussians_with_constant_variance(
+def test_point_predictions_are_scored_as_gaussians_with_constant_variance(
     likelihoods: tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]], tmp_path: Path
 ) -> None:
-    """For two outputs, the score is twice the log-density for half the squared error. The ends of the interval swap."""
+    """For two outputs, the log-density is twice that for half the squared error. The ends of the interval are
+    swapped.
+    """
     values, errors, scores = likelihoods
     one_oracle = [[one for one in rows if one["run"] != "inferring"] for rows in (values, errors)]
     score_rows = scored(tmp_path, prompts("targets", "gaussian", normaliser=2.0, y_dim=2), *one_oracle)

@@ -1,4 +1,4 @@
-"""Tables and scores of streams of tokens: one row per position and one for the mean over the scored positions."""
+"""Tables and scores of token streams: one row per position, and one for the mean over the scored positions."""
 
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def test_equal_probabilities_score_0_and_the_dictionary_scores_1(values: pd.Data
     assert set(values.loc[values["metric"].eq("score"), "score_of"]) == {"cross_entropy"}
 
 
-def test_distances_are_those_of_scipy_and_0_from_the_solution_itself() -> None:
+def test_distances_equal_those_of_scipy_and_a_solution_has_distance_0_from_itself() -> None:
     from scipy.stats import entropy
 
     prompts = prompts_of("markov")
@@ -71,15 +71,15 @@ def test_distances_are_those_of_scipy_and_0_from_the_solution_itself() -> None:
     np.testing.assert_allclose(distances["unigram"], entropy(p, q, axis=-1).mean(1), rtol=1e-10)
 
 
-def test_distances_cover_only_scored_positions() -> None:
+def test_distances_are_means_over_scored_positions_only() -> None:
     prompts = prompts_of("recall")
     (uniform,) = baselines(prompts, ["uniform"])
     distances = Solutions(prompts, ["oracle-recall"]).distances(uniform.predictor)
-    # At a scored position, the oracle gives one token all its probability.
+    # At a scored position, the oracle assigns probability 1 to a single token.
     np.testing.assert_allclose(distances["oracle-recall"], np.log(257), rtol=1e-6)
 
 
-def test_solutions_need_distributions_of_tokens() -> None:
+def test_solutions_require_predicted_distributions_of_tokens() -> None:
     with refused("not-applicable", "solutions"):
         Solutions(prompts_of("linear-system"), ["last-value"])
 
@@ -100,8 +100,8 @@ def test_training_measures_distances_without_changing_the_weights(tmp_path: Path
     assert last == pytest.approx(distances["bigram"].mean())
 
 
-def test_only_boards_of_tokens_list_accuracies(values: pd.DataFrame) -> None:
-    """Events have accuracies of their marks, and no cross-entropy."""
+def test_only_leaderboards_of_token_streams_list_accuracies(values: pd.DataFrame) -> None:
+    """Event sequences also have accuracies (of marks), but no cross-entropy."""
     columns, rows = board(values)
     assert {"accuracy", "score"} <= set(columns)
     assert all(len(row) == len(columns) for row in rows)

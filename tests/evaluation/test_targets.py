@@ -1,4 +1,4 @@
-"""The question `targets` compared with explicit loops: scores, means over subsets, gaps and examples."""
+"""The question `targets` against explicit loops: scores, means over subsets, gaps and examples."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +46,7 @@ def model() -> ICICLTNP:
 
 
 class Prior(Predictor):
-    """Always predicts a standard normal. As an oracle, it uses no information."""
+    """Predicts a standard normal distribution. As an oracle, it uses no information."""
 
     heads = ("gaussian",)
 
@@ -70,11 +70,11 @@ def contestant(predictor: Predictor, name: str, kind: str = "backbone", **option
     )
 
 
-def test_a_prompt_set_has_all_related_datasets(prompts):
+def test_every_episode_of_a_prompt_set_has_all_related_datasets(prompts):
     assert prompts.episodes.related.mask.any(-1).all()
 
 
-def test_scores_equal_those_of_single_episodes(prompts, model):
+def test_scores_of_a_batch_equal_those_of_single_episodes(prompts, model):
     all_scores = scoring.target_scores(model, prompts)
     assert all_scores.n_related == (0, 1, 2)
     for b in (0, 7, 19):
@@ -128,7 +128,7 @@ def test_accuracy_within_choices_needs_choices():
 
 
 class Scaled(GPMixture):
-    """A family whose normaliser is not 1, as it is for all shipped tasks with the question `targets`."""
+    """A family whose normaliser is not 1. All shipped tasks with the question `targets` have the normaliser 1."""
 
     normaliser = 4.0
 
@@ -153,8 +153,8 @@ def test_only_squared_errors_are_divided_by_the_normaliser(prompts, tmp_path: Pa
     assert set(values["evaluator"]) == {"targets"} and set(values["status"]) == {"ok"}
 
 
-def test_summaries_of_the_question_targets_are_gaps_scores_and_points(prompts, model, tmp_path: Path):
-    """Rows of guessing exist only for the tests of a family."""
+def test_summaries_of_the_question_targets_are_gaps_scores_and_example_points(prompts, model, tmp_path: Path):
+    """The chance level is written only for the tests of a family."""
     with_oracle = PromptSet(prompts.task.model_copy(update={"oracles": ["prophet"]}), "smoke")
     zero = contestant(ESTIMATORS.get("zero")(), "zero", "baseline")
     for one in (contestant(Prophet(), "prophet", "oracle"), contestant(model, "model"), zero):
@@ -186,7 +186,7 @@ def test_scores_do_not_depend_on_the_size_of_blocks(prompts, model, monkeypatch)
         np.testing.assert_allclose(scores, expected.scores[metric], atol=1e-5)
 
 
-def test_a_block_has_the_episodes_whose_points_fit_and_at_least_one(prompts, monkeypatch):
+def test_a_block_has_as_many_episodes_as_fit_and_at_least_one(prompts, monkeypatch):
     episodes = prompts.episodes
     plain = replace(episodes, related=None)
     points = plain.context.count + plain.queries.count
@@ -200,7 +200,7 @@ def test_a_block_has_the_episodes_whose_points_fit_and_at_least_one(prompts, mon
 
 
 class TargetCount(Prior):
-    """Predicts the number of targets in the call."""
+    """Predicts the number of targets of the call."""
 
     joint = "exchangeable"
 
@@ -228,7 +228,7 @@ def test_a_predictor_that_does_not_use_related_datasets_is_evaluated_once(prompt
     assert scoring.target_scores(Prior(), prompts).n_related == (0,)
 
 
-def test_means_over_subsets_average_to_the_mean_over_all_episodes(prompts, model, tmp_path: Path):
+def test_the_weighted_mean_over_subsets_is_the_mean_over_all_episodes(prompts, model, tmp_path: Path):
     assert evaluate_cell(tmp_path, contestant(model, "model"), prompts) is None
     values = tables.read_all("values", tmp_path)
     rows = values[values["metric"].eq("log_likelihood") & values["n_related"].eq(1)]
@@ -242,11 +242,11 @@ def test_means_over_subsets_average_to_the_mean_over_all_episodes(prompts, model
 
 
 @pytest.mark.parametrize(("n", "end"), [(0, 0), (1, 4), (4, 4), (5, 16), (16, 16), (17, 64), (64, 64), (65, 256)])
-def test_bins_of_context_sizes(n: int, end: int):
+def test_bins_of_context_sizes_end_at_powers_of_4(n: int, end: int):
     assert targets.bin_end(n) == end
 
 
-def test_a_contestant_with_a_number_of_episodes_is_evaluated_on_the_first_ones(prompts, model, tmp_path: Path):
+def test_a_contestant_with_a_limited_number_of_episodes_is_evaluated_on_the_first_ones(prompts, model, tmp_path: Path):
     few = contestant(model, "few", episodes=6)
     evaluate_cell(tmp_path, few, prompts)
     values, errors = tables.read_all("values", tmp_path), tables.read_all("errors", tmp_path)
@@ -267,8 +267,8 @@ class Short(Prior):
         return super().predict_targets(context, x_target, related)
 
 
-def test_subsets_with_too_long_contexts_are_skipped_rows(prompts, tmp_path: Path):
-    """The bin up to four points has the values of a predictor without a limit, and the cell is done."""
+def test_subsets_with_too_long_contexts_have_skipped_rows(prompts, tmp_path: Path):
+    """The bin of up to four points has the values of a predictor without a limit, and the cell is done."""
     for predictor in (Short(), Prior()):
         assert evaluate_cell(tmp_path, contestant(predictor, type(predictor).__name__), prompts) is None
     values = tables.read_all("values", tmp_path)
@@ -309,7 +309,7 @@ def test_gaps_are_paired_by_episode(prompts, model, tmp_path: Path):
 
 
 class Functions(Predictor):
-    """Predicts that all outputs of an episode are the same standard normal number, up to a little noise."""
+    """Predicts that all outputs of an episode equal one standard normal number, up to a little noise."""
 
     heads = ("gaussian",)
 
@@ -319,7 +319,7 @@ class Functions(Predictor):
         )
 
 
-def test_joint_scores_and_their_gaps_are_those_of_all_targets_of_an_episode(prompts, tmp_path: Path):
+def test_joint_scores_and_their_gaps_use_the_joint_density_of_all_targets_of_an_episode(prompts, tmp_path: Path):
     task = prompts.task.model_copy(update={"oracles": ["functions"]})
     with_oracle = PromptSet(task, "smoke")
     evaluate_cell(tmp_path, contestant(Functions(), "functions", "oracle"), with_oracle)
@@ -360,8 +360,8 @@ def test_examples_have_joint_samples_of_the_first_episode(prompts, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_all_gaps_are_over_the_episodes_that_all_oracles_predicted(prompts, model, tmp_path: Path):
-    """Otherwise gaps of one table would be over different episodes."""
+def test_all_gaps_are_means_over_the_episodes_that_all_oracles_predicted(prompts, model, tmp_path: Path):
+    """Otherwise the gaps in one table would be means over different episodes."""
     with_oracles = PromptSet(prompts.task.model_copy(update={"oracles": ["prophet", "second"]}), "smoke")
     evaluate_cell(tmp_path, contestant(Prophet(), "prophet", "oracle"), with_oracles)
     evaluate_cell(tmp_path, contestant(Prior(), "second", "oracle", episodes=7), with_oracles)
@@ -378,7 +378,7 @@ def test_all_gaps_are_over_the_episodes_that_all_oracles_predicted(prompts, mode
     assert not tables.read_all("values", tmp_path)["metric"].eq(gaps.ADJUSTED).any(), "the ceiling is not known"
 
 
-def test_scores_are_adjusted_to_the_ceiling_of_the_task(prompts, model, tmp_path: Path, monkeypatch):
+def test_scores_are_adjusted_for_the_ceiling_of_the_task(prompts, model, tmp_path: Path, monkeypatch):
     def ceiling(family: GPMixture, oracle: str, points: int, shift: str) -> Ceiling:
         assert (oracle, points, shift) == ("prophet", prompts.task.points, "none")
         return Ceiling(-0.25, 0.01)
@@ -427,8 +427,8 @@ def test_an_oracle_that_uses_related_datasets_is_compared_at_the_same_number_of_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["tnp", "aaa"])  # after "summary" and before it
-def test_gaps_and_scores_have_the_columns_of_the_contestant(prompts, model, tmp_path: Path, name: str):
+@pytest.mark.parametrize("name", ["tnp", "aaa"])  # sorted after "summary", and before it
+def test_gaps_and_scores_copy_the_columns_of_the_contestant(prompts, model, tmp_path: Path, name: str):
     for one in (contestant(model, name, trained_on="elsewhere"), *baselines(prompts, ["oracle-kernel", "zero"])):
         evaluate_cell(tmp_path, one, prompts)
     summarise(tmp_path, prompts)
@@ -493,7 +493,7 @@ class Broken(Counter):
         return Gaussian(answer.mean, std)
 
 
-def test_only_means_over_scores_that_are_not_finite_fail(tmp_path: Path):
+def test_only_means_that_include_scores_that_are_not_finite_fail(tmp_path: Path):
     prompts = PromptSet(resolve_task("gp-mixture", "smoke", SMALL)[0], "smoke")
     assert evaluate_cell(tmp_path, contestant(Counter(), "sound"), prompts) is None
     broken = contestant(Broken(), "broken")
@@ -529,7 +529,7 @@ def test_examples_have_the_number_of_related_datasets():
 
 @pytest.mark.parametrize("kind", [Point, Gaussian, Mixture])
 def test_the_band_of_an_example_is_the_interval_of_the_prediction(prompts, kind):
-    """The 5 % quantile of an equal mixture of 0 ± 1 and 4 ± 1 is the 10 % quantile of 0 ± 1, up to 1e-8."""
+    """The 5 % quantile of an equal mixture of N(0, 1) and N(4, 1) is about the 10 % quantile of N(0, 1)."""
 
     class Answer(Predictor):
         heads = ("mixture",)
@@ -569,7 +569,7 @@ def test_examples_have_the_first_two_coordinates_of_all_valid_points(inputs: int
 
 
 @pytest.mark.parametrize("answer", [float("nan"), float("inf")])
-def test_an_answer_that_is_not_finite_fails_the_cell(prompts, tmp_path: Path, answer):
+def test_a_prediction_that_is_not_finite_fails_the_cell(prompts, tmp_path: Path, answer):
     class Broken(Prior):
         def predict_targets(self, context, x_target, related=None):
             mean = torch.zeros_like(x_target)
@@ -593,7 +593,7 @@ def test_a_cell_without_one_of_its_files_is_not_done(prompts, model, tmp_path: P
     assert not cells.is_done(tmp_path, one, prompts)
 
 
-def test_a_failed_cell_has_one_row_of_the_question(prompts, tmp_path: Path):
+def test_a_failed_cell_has_one_failed_row_with_its_question(prompts, tmp_path: Path):
     class Broken(Prior):
         def predict_targets(self, context, x_target, related=None):
             raise RuntimeError("out of luck")
@@ -606,7 +606,7 @@ def test_a_failed_cell_has_one_row_of_the_question(prompts, tmp_path: Path):
 
 
 @pytest.mark.parametrize(("task", "metric"), [("bursty", "accuracy"), ("linear", "squared_error")])
-def test_the_metric_of_a_failed_cell_is_the_headline_of_its_task(task: str, metric: str, tmp_path: Path):
+def test_the_metric_of_a_failed_cell_is_the_headline_metric_of_its_task(task: str, metric: str, tmp_path: Path):
     prompts = PromptSet(resolve_task(task, "smoke")[0], "smoke")
     assert prompts.headline == metric
 
@@ -619,12 +619,12 @@ def test_the_metric_of_a_failed_cell_is_the_headline_of_its_task(task: str, metr
     assert tables.read_all("values", tmp_path)["metric"].tolist() == [metric]
 
 
-def test_a_predictor_without_support_for_removing_points_refuses_it(prompts):
+def test_removing_points_is_refused_by_a_predictor_that_does_not_support_it(prompts):
     with refused("not-applicable", "Prior"):
         Prior().remove(None, prompts.episodes.context)
 
 
-def test_only_scored_targets_are_in_the_mean():
+def test_means_are_over_scored_targets_only():
     scores = torch.tensor([[1.0, 7.0, 3.0], [float("nan"), 5.0, 2.0]])
     scored = torch.tensor([[True, False, True], [False, True, False]])
     assert scoring._mean(scores, scored).tolist() == [2.0, 5.0]

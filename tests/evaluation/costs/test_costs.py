@@ -1,4 +1,4 @@
-"""Costs: exact counts, plausible measurements, and files that are updated by a second call."""
+"""Costs: exact counts, plausible measurements, and updates of cost files by a second measurement."""
 
 import subprocess
 import sys
@@ -48,8 +48,8 @@ def rows_of(path: Path) -> dict[tuple[str, str, int | None], float]:
 
 
 def test_parameters_and_states_are_counted_exactly(task: TaskConfig, tmp_path: Path) -> None:
-    """For each of 2 n tokens, GPT-2 has a key and a value of the model's width in each layer, and a byte of the mask.
-    Mamba has the convolution tail and the recurrent state of each layer, independent of n.
+    """For each of 2 n tokens, the state of GPT-2 holds a key and a value of the model's width per layer, and a mask
+    byte. The state of Mamba holds a convolution tail and a recurrent state per layer, and does not depend on n.
     """
     gpt2, mamba = contestant("gpt2", heads=2), contestant("mamba", state=4)
     for model, expected in (
@@ -64,7 +64,7 @@ def test_parameters_and_states_are_counted_exactly(task: TaskConfig, tmp_path: P
             assert rows["condition", "state_bytes", n] == size
 
 
-def test_all_phases_have_times_and_the_number_of_episodes(task: TaskConfig, tmp_path: Path) -> None:
+def test_all_phases_are_timed_and_list_their_number_of_episodes(task: TaskConfig, tmp_path: Path) -> None:
     settings = TrainSettings(steps=1, batch=8)
     path, _, _ = measure_costs(
         Context(tmp_path), contestant("gpt2", heads=2), task, "smoke", CostSizes([5], episodes=EPISODES), train=settings
@@ -81,9 +81,12 @@ def test_all_phases_have_times_and_the_number_of_episodes(task: TaskConfig, tmp_
 
 
 def test_flops_of_training_steps_are_per_batch_and_others_per_episode(task: TaskConfig, tmp_path: Path) -> None:
-    """FLOPs are the same in each measurement. The count of a training run includes all its steps."""
+    """Repeated measurements give equal FLOPs. The FLOPs of a training run include the steps of its branches."""
     flops = []
-    branched = {"schedule": "warmup-stable-decay", "branches": [0.25, 0.5]}  # 2 steps for the branch of 10, 4 for 20
+    branched = {
+        "schedule": "warmup-stable-decay",
+        "branches": [0.25, 0.5],
+    }  # 2 more steps for the branch at 10, 4 for that at 20
     for batch, episodes in ((8, 4), (8, 4), (16, 8)):
         settings = TrainSettings(steps=40, batch=batch, **branched)
         model = contestant("gpt2", heads=2)
@@ -131,8 +134,8 @@ def test_sizes_that_the_model_does_not_allow_are_left_out_with_a_message(task: T
     assert all(name in line for name in ("'run-of-gpt2'", "9 points", "8 examples"))
 
 
-def test_several_queries_or_points_at_once_have_their_own_rows(task: TaskConfig, tmp_path: Path) -> None:
-    """Six queries of the same state need six times the FLOPs of one query, and so do six steps of a recurrence."""
+def test_several_queries_or_updates_at_once_have_separate_rows(task: TaskConfig, tmp_path: Path) -> None:
+    """Six queries of one state need six times the FLOPs of one query, and so do six updates of a recurrent state."""
     for model, phase in ((contestant("gpt2", heads=2), "query"), (contestant("mamba", state=4), "update")):
         numbers = {"queries": [6, 1]} if phase == "query" else {"updates": [6, 6]}
         path, lines, _ = measure_costs(
@@ -168,7 +171,7 @@ def test_a_baseline_has_a_state_and_no_parameters(task: TaskConfig, tmp_path: Pa
 
 
 def seconds_of_queries(path: Path) -> dict[tuple[int, int], float]:
-    """Seconds of a batch, by number of points and of episodes."""
+    """The seconds of the query phase, by number of points and number of episodes."""
     table = tables.read("costs", path)
     rows = table[(table["phase"] == "query") & (table["metric"] == "seconds")]
     return {(n, b): value * b for n, b, value in zip(rows["n_points"], rows["n_episodes"], rows["value"], strict=True)}
@@ -215,9 +218,9 @@ def test_costs_do_not_depend_on_weights(task: TaskConfig, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel reports no peak")
-def test_free_memory_of_the_allocator_counts_in_each_measurement() -> None:
-    """The blocks are small enough for the heap, and are freed and allocated again. This runs in a new process, because
-    a process that has done other work may not return all of its heap.
+def test_memory_that_the_allocator_reuses_counts_in_each_measurement() -> None:
+    """The blocks are small enough for the heap, and each measurement allocates and frees them. The test starts a new
+    process, because a process that has done other work may not return all of its heap.
     """
     work = "kept = [torch.ones(16_384) for _ in range(320)]; del kept"
     lines = [
@@ -232,13 +235,13 @@ def test_free_memory_of_the_allocator_counts_in_each_measurement() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel reports no peak")
 def test_a_training_step_needs_memory_in_proportion_to_its_batch(task: TaskConfig) -> None:
-    """Measured in new processes, as above, with batches so large that partly used pages do not matter."""
+    """The batches are so large that partly used pages do not matter."""
     longer = task.model_copy(update={"points": 29})
-    few, many = (call_in_new_process(bytes_of_a_step, longer, batch) for batch in (256, 1024))
+    few, many = (call_in_new_process(bytes_of_training_step, longer, batch) for batch in (256, 1024))
     assert 3 < many / few < 4.5
 
 
-def bytes_of_a_step(task: TaskConfig, batch: int) -> float:
+def bytes_of_training_step(task: TaskConfig, batch: int) -> float:
     step_costs = costs.training_costs(
         contestant("gpt2", heads=2), task.build(), task, TrainSettings(steps=1, batch=batch)
     )

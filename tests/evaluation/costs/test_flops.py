@@ -1,4 +1,4 @@
-"""FLOPs compared with explicit counts for all operations and with the rule of Kaplan et al. for GPT-2."""
+"""Counted FLOPs against explicit counts for each operation, and against the rule of Kaplan et al. for GPT-2."""
 
 import math
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def test_the_count_is_the_same_with_no_grad_and_inference_mode(mode: type) -> No
         assert count_flops(lambda: layer(x)) == pytest.approx(expected, rel=0.01)
 
 
-def test_attention_has_the_count_of_its_steps() -> None:
+def test_flops_of_attention_are_the_sum_over_its_steps() -> None:
     """Scores, scaling, softmax (maximum, difference, exp, sum, quotient), weighted values."""
     q, k, v = random(B, H, T, D), random(B, H, 9, D), random(B, H, 9, D)
     by_hand = B * H * T * 9 * (2 * D + 1 + 5 + 2 * D)
@@ -53,18 +53,18 @@ def test_attention_has_the_count_of_its_steps() -> None:
     assert count_flops(lambda: ((q @ k.mT) / math.sqrt(D)).softmax(-1) @ v) == by_hand
 
 
-def test_the_backward_pass_of_attention_needs_five_products() -> None:
-    """Dao et al. 2022, algorithm 4: recomputed scores, gradients of values, weights, queries and keys; for each pair of
-    query and key, three steps for the weight and three for the gradient of the score; an inner product per output."""
+def test_the_backward_pass_of_attention_has_five_matrix_products() -> None:
+    """Dao et al. 2022, algorithm 4. The products recompute the scores and give the gradients of values, weights,
+    queries and keys. In addition, each pair of query and key needs three operations for the weight and three for the
+    gradient of the score, and each output vector needs an inner product."""
     q, k, v = (random(B, H, T, D, grad=True) for _ in range(3))
     forward = count_flops(lambda: F.scaled_dot_product_attention(q, k, v))
     backward = B * H * T * T * (5 * 2 * D + 6) + 2 * B * H * T * D
     assert count_flops(lambda: run_backward(F.scaled_dot_product_attention(q, k, v))) == forward + backward
 
 
-def test_layer_norm_has_the_count_of_its_formula_and_its_gradient() -> None:
-    """Both are compared with an implementation in elementary operations, which has two more operations per row in the
-    forward pass."""
+def test_flops_of_layer_norm_are_those_of_its_formula_and_gradient() -> None:
+    """The reference consists of elementary operations, and has two more operations per row in the forward pass."""
     x, weight, bias, grad = random(B, T, D, grad=True), random(D, grad=True), random(D, grad=True), random(B, T, D)
     rows = B * T
 
@@ -106,9 +106,9 @@ def test_an_s4_convolution_has_the_flops_of_its_fourier_transforms_or_its_matrix
 
 
 def test_operations_inside_a_mamba_scan_are_counted() -> None:
-    """Seven operations for each token, channel and state: dt A, exp, the product with the state, dt u times B, its sum
-    with the state, C h and its sum over states. One for each token and channel: dt u. One for each channel and state:
-    the factor of A that changes the base of exp."""
+    """Each token, channel and state needs seven operations: dt A, exp, the product with the state, dt u times B, its
+    sum with the state, C h, and the sum of C h over states. Each token and channel needs one: dt u. Each channel and
+    state needs one: the factor of A that changes the base of exp."""
     states = 5
     u, dt, A, Bs, Cs = random(B, T, D), random(B, T, D), random(D, states), random(B, T, states), random(B, T, states)
     by_hand = 7 * B * T * D * states + B * T * D + D * states
@@ -160,8 +160,8 @@ def test_linear_systems_have_the_textbook_counts() -> None:
     )
 
 
-def test_recurrent_networks_have_the_count_of_their_cells() -> None:
-    """The LSTM of mkldnn is one operation; without mkldnn, it consists of many operations."""
+def test_flops_of_recurrent_networks_are_the_sum_over_their_cells() -> None:
+    """With mkldnn, an LSTM is one operation. Without mkldnn, it consists of many operations."""
     x = random(B, T, D, grad=True)
     lstm, gru = torch.nn.LSTM(D, 16, batch_first=True), torch.nn.GRU(D, 16, batch_first=True)
     fused = count_flops(lambda: lstm(x)[0]), count_flops(lambda: run_backward(lstm(x)[0]))
@@ -188,7 +188,7 @@ def test_a_distance_has_three_flops_per_dimension() -> None:
     assert count_flops(lambda: torch.cdist(near, far)) == 3 * B * T * 5 * D
 
 
-def test_complex_numbers_have_more_flops_and_integers_and_copies_have_none() -> None:
+def test_complex_arithmetic_counts_more_flops_and_integers_and_copies_none() -> None:
     x = random(B, T)
     z = torch.complex(x, x)
     assert count_flops(lambda: z * z) == 6 * B * T
@@ -201,7 +201,7 @@ def test_complex_numbers_have_more_flops_and_integers_and_copies_have_none() -> 
 
 
 ATEN = torch.ops.aten
-# For each operation, a call, the shapes of its arguments, and its count.
+# For each operation: a call, the shapes of its arguments, and the expected FLOPs.
 BY_HAND: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...], ...], int]] = {
     "mv": (torch.mv, ((4, 5), (5,)), 2 * 4 * 5),
     "dot": (torch.dot, ((7,), (7,)), 2 * 7),
@@ -257,7 +257,7 @@ BY_HAND: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...], ...], int
     "index_add": (lambda to, x: to.index_add(0, torch.tensor([0, 0, 2]), x), ((9, 5), (3, 5)), 3 * 5),
     "scatter_add": (lambda to, x: to.scatter_add(0, torch.zeros(3, 5).long(), x), ((9, 5), (3, 5)), 3 * 5),
 }
-# Operations that other tests in this file compare with explicit counts.
+# Operations whose counts are asserted by other tests of this file.
 IN_OTHER_TESTS = """
     mm bmm addmm convolution convolution_backward _scaled_dot_product_flash_attention_for_cpu
     _scaled_dot_product_flash_attention_for_cpu_backward _fft_r2c _fft_c2r _fft_c2c linalg_cholesky_ex
@@ -282,7 +282,7 @@ class CounterByOperation(_Counter):
 
 
 @pytest.mark.parametrize("operation", BY_HAND)
-def test_formulas_have_the_explicit_counts(operation: str) -> None:
+def test_formulas_equal_explicit_counts(operation: str) -> None:
     call, shapes, count = BY_HAND[operation]
     arguments = [random(*shape) for shape in shapes]
     counter = CounterByOperation()
@@ -298,8 +298,8 @@ def test_all_formulas_are_compared_with_explicit_counts() -> None:
 def test_gpt2_has_two_flops_per_weight_and_token_in_addition_to_attention() -> None:
     """Kaplan et al. 2020, table 1: a token needs 2 FLOPs per weight, and 2 x context x width FLOPs for each of the two
     products of attention, here over all pairs of tokens. A training step needs three times the FLOPs of a forward pass.
-    After attention in the last layer, only the queries are needed, half of the tokens. Norms, activations and
-    residuals are about one per cent."""
+    After the attention of the last layer, only the queries are needed, which are half of the tokens. Norms, activations
+    and residuals add about one per cent."""
     cls = BACKBONES.get("gpt2")
     width, layers, points = 256, 3, 16
     model = cls(cls.Settings(layers=layers, width=width, heads=4), TaskShape(x_dim=8, points=points))
@@ -341,7 +341,7 @@ def test_the_cpu_implementation_of_a_custom_operation_is_counted() -> None:
     assert count_flops(lambda: scaled(torch.ones(4), by=2.0)) == 8
 
 
-def test_a_function_that_is_not_an_operation_is_called_and_named() -> None:
+def test_a_function_that_is_not_a_torch_operation_is_called_and_listed_as_uncounted() -> None:
     counter = _Counter()
     assert counter.__torch_dispatch__(max, (), (3, -5), {"key": abs}) == -5
     assert counter.uncounted == {str(max)}

@@ -1,4 +1,4 @@
-"""The counter of live bytes compared with explicit sums."""
+"""The counter of live bytes against explicit sums."""
 
 import torch
 
@@ -23,10 +23,10 @@ def test_storages_count_once_from_allocation_until_they_are_freed() -> None:
     assert (count.current, count.peak) == (0, 10400)
 
 
-def test_tensors_for_the_backward_pass_count() -> None:
+def test_tensors_saved_for_the_backward_pass_count() -> None:
     weight = torch.ones(100, requires_grad=True)
     with LiveBytes() as count:
-        loss = (weight * torch.ones(100)).exp().sum()  # keeps the factor and the exponential
+        loss = (weight * torch.ones(100)).exp().sum()  # saves the factor and the exponential
         assert count.current == 400 + 400 + 4
         loss.backward()
         del loss
