@@ -1,4 +1,4 @@
-"""Small models, events with gaps, and Poisson processes of unknown rate, for the tests of `thp` and `cmhp`."""
+"""Small models, masked events, and Poisson processes of unknown rate, for the tests of `thp` and `cmhp`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_RATE = 10.0
 
 
 def model(cls: type[EventBackbone], dtype: torch.dtype = torch.float64, **settings: object) -> EventBackbone:
-    """A model with random changes of all parameters, so that norms scale and shift."""
+    """Build a model and perturb all parameters, so that norms scale and shift."""
     torch.manual_seed(0)
     backbone = cls(cls.Settings(**settings), SHAPE).eval()
     with torch.no_grad():
@@ -30,7 +30,7 @@ def model(cls: type[EventBackbone], dtype: torch.dtype = torch.float64, **settin
 
 
 def events(count: int = COUNT, batch: int = 2, masked: bool = True, dtype: torch.dtype = torch.float64) -> Points:
-    """Random events; some of them are invalid if `masked`."""
+    """Random events, some of which are invalid if `masked`."""
     generator = torch.Generator().manual_seed(1)
     gaps = 0.1 + 2 * torch.rand(batch, count, generator=generator, dtype=torch.float64)
     marks = torch.randint(MARKS, gaps.shape, generator=generator)
@@ -40,7 +40,7 @@ def events(count: int = COUNT, batch: int = 2, masked: bool = True, dtype: torch
 
 
 def empty_queries(batch: int = 2, queries: int = 1) -> Tensor:
-    """Queries about events, which have no x."""
+    """Queries for events, whose x has no dimensions."""
     return torch.zeros(batch, queries, 0)
 
 
@@ -50,7 +50,7 @@ def assert_same(actual: Prediction, expected: Prediction, tolerance: float) -> N
 
 
 def poisson(episodes: int, count: int, generator: torch.Generator) -> tuple[Episodes, Tensor]:
-    """Poisson processes, and their rates `(B, 1)`."""
+    """Sample Poisson processes and their rates `(B, 1)`."""
     rates = (math.log(MAX_RATE) * (2 * torch.rand(episodes, 1, generator=generator) - 1)).exp()
     gaps = torch.empty(episodes, count).exponential_(generator=generator) / rates
     y = torch.stack([gaps, torch.zeros_like(gaps), gaps.cumsum(1)], -1)
@@ -58,9 +58,9 @@ def poisson(episodes: int, count: int, generator: torch.Generator) -> tuple[Epis
     return Episodes(context=points, scored=points.mask), rates
 
 
-def share_learned_in_context(cls: type[EventBackbone], steps: int, lr: float, **settings: object) -> float:
-    """The skill of a model after some training steps, on the second half of 10 events: 0 for a predictor that only has
-    the distribution of rates, 1 for one with the true rate (linear in nats per event)."""
+def train_and_measure_skill(cls: type[EventBackbone], steps: int, lr: float, **settings: object) -> float:
+    """Train a model and return its skill on the second half of 10 events. The skill is linear in nats per event: 0 for
+    a predictor that knows only the distribution of rates, and 1 for a predictor with the true rate."""
     torch.manual_seed(0)
     backbone = cls(cls.Settings(**settings), TaskShape(x_dim=0, points=12, y_dim=3, marks=1, head="event")).train()
     optimiser, generator = torch.optim.Adam(backbone.parameters(), lr=lr), torch.Generator().manual_seed(0)
@@ -75,7 +75,7 @@ def share_learned_in_context(cls: type[EventBackbone], steps: int, lr: float, **
         model_loss = backbone.eval().predict_next(episodes.context).loss(y)[:, 5:].mean()
     gaps = y[:, 5:, 0]
     optimal_loss = (rates * gaps - rates.log()).mean()
-    # The density without a context, by the trapezoidal rule over the logarithm of the rate.
+    # The predictive density without a context, by the trapezoidal rule over the logarithm of the rate.
     logs = np.linspace(-math.log(MAX_RATE), math.log(MAX_RATE), 400)
     density = np.trapezoid(np.exp(logs - np.exp(logs) * gaps.numpy()[..., None]), logs) / (logs[-1] - logs[0])
     prior_loss = -np.log(density).mean()

@@ -1,6 +1,6 @@
-"""A simple NumPy implementation of Transformer neural processes: one episode, dataset and head at a time, no padding.
+"""A simple NumPy implementation of Transformer neural processes: one episode, dataset and head at a time, unpadded.
 
-It reads the weights of a model by name and shares no code with it; the order of operations is that of the papers.
+It reads the weights of a model by name and shares no code with the model. The order of operations follows the papers.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ def layer_norm(w: dict[str, np.ndarray], name: str, x: np.ndarray) -> np.ndarray
 
 
 def layer(w: dict[str, np.ndarray], name: str, q: np.ndarray, kv: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of `q` after attention to rows of `kv`; unchanged if `kv` has no rows."""
+    """The rows of `q` after attention to the rows of `kv`. They are unchanged if `kv` is empty."""
     if len(kv) == 0:
         return q
     width = q.shape[1]
@@ -55,7 +55,7 @@ def raw_outputs(
     x_target: np.ndarray,
     related: list[tuple[np.ndarray, np.ndarray]],
 ) -> np.ndarray:
-    """Raw outputs of a `TNP`, `PTTNP` or `ICICLTNP` at the targets of one episode, `(Q, raw)`."""
+    """The raw outputs of a `TNP`, `PTTNP` or `ICICLTNP` at the targets of one episode, `(Q, raw)`."""
     w, settings = arrays(model), model.settings
     class_name = type(model).__name__
 

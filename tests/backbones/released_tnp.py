@@ -1,5 +1,5 @@
-"""Reference implementations of TNP-D and TNP-A as in the released code: PyTorch's encoder layers on one sequence
-per episode, with a mask, without cached keys and padding. They read the weights of a model by name."""
+"""Reference implementations of TNP-D and TNP-A that follow the released code: PyTorch's encoder layers run on one
+masked sequence per episode, without cached keys or padding. They read the weights of a model by name."""
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ from iclbench.layers.encoder_layer import EncoderLayer
 
 
 def torch_layer(ours: EncoderLayer) -> nn.TransformerEncoderLayer:
-    """PyTorch's layer with the same weights."""
+    """Build PyTorch's encoder layer with the same weights."""
     width, feedforward = ours.q.in_features, ours.feed[0].out_features
     torch_encoder = nn.TransformerEncoderLayer(width, ours.heads, feedforward, 0.0, batch_first=True)
     torch_encoder = torch_encoder.to(ours.q.weight.dtype)
@@ -27,7 +27,7 @@ def torch_layer(ours: EncoderLayer) -> nn.TransformerEncoderLayer:
 
 
 def encode(model: nn.Module, rows: Tensor, visible: Tensor) -> Tensor:
-    """Tokens `(T, x and y)` after all layers, with the attention mask `visible`, `(T, T)`."""
+    """Encode tokens `(T, x and y)` by all layers, with the attention mask `visible`, `(T, T)`."""
     mask = torch.zeros(visible.shape, dtype=rows.dtype).masked_fill(~visible, -torch.inf)
     hidden = model.embedding(rows).unsqueeze(0)
     for layer in model.targets:
@@ -36,12 +36,12 @@ def encode(model: nn.Module, rows: Tensor, visible: Tensor) -> Tensor:
 
 
 def rows_without_outputs(x: Tensor, outputs: int) -> Tensor:
-    """Rows (x, 0)."""
+    """The rows (x, 0)."""
     return torch.cat([x, x.new_zeros(len(x), outputs)], 1)
 
 
 def encode_targets(model: nn.Module, x: Tensor, y: Tensor, x_target: Tensor) -> Tensor:
-    """Vectors of the targets of a TNP-D, `(Q, D)`, in which every row sees the context."""
+    """The vectors of the targets of a TNP-D, `(Q, D)`. Every row of the sequence attends to the context."""
     rows = torch.cat([torch.cat([x, y], 1), rows_without_outputs(x_target, y.shape[1])])
     visible = torch.zeros(len(rows), len(rows), dtype=torch.bool)
     visible[:, : len(x)] = True
@@ -51,8 +51,8 @@ def encode_targets(model: nn.Module, x: Tensor, y: Tensor, x_target: Tensor) -> 
 def encode_next_target(
     model: nn.Module, x: Tensor, y: Tensor, x_before: Tensor, y_before: Tensor, x_target: Tensor
 ) -> Tensor:
-    """The vector of one target of a TNP-A, `(D,)`, given the outputs of earlier targets, each of which sees itself and
-    the targets before it."""
+    """The vector of one target of a TNP-A, `(D,)`, given the outputs of earlier targets. Each earlier target attends to
+    itself and to the targets before it."""
     points = torch.cat([torch.cat([x, y], 1), torch.cat([x_before, y_before], 1)])
     rows = torch.cat([points, rows_without_outputs(x_target.unsqueeze(0), y.shape[1])])
     visible = torch.ones(len(rows), len(rows), dtype=torch.bool).tril()

@@ -1,4 +1,4 @@
-"""Small set models, masked episodes of different sizes, and numbers of parameters of layers."""
+"""Small set models, masked episodes of different sizes, and parameter counts of layers."""
 
 from itertools import pairwise
 from typing import Any
@@ -11,12 +11,12 @@ from iclbench.core.task import TaskShape
 from iclbench.registry import BACKBONES
 
 SMALL: dict[str, Any] = {"layers": 2, "width": 8, "heads": 2}
-# Points of the context and targets of each episode of a batch.
+# The numbers of context points and targets of each episode of a batch.
 SIZES = [(5, 4), (0, 2), (3, 1)]
 
 
 def build(name: str, settings: dict[str, Any] | None = None, head: str = "gaussian", **task: Any) -> Any:
-    """A model with nonzero biases and with norms that scale and shift, unlike at the start of training."""
+    """Build a model in which, unlike at initialisation, biases are not 0 and norms scale and shift."""
     cls = BACKBONES.get(name)
     torch.manual_seed(0)
     defaults = {"x_dim": 2, "points": 9, "y_dim": 2, "question": "targets", "floor": 0.1}
@@ -29,7 +29,7 @@ def build(name: str, settings: dict[str, Any] | None = None, head: str = "gaussi
 
 
 def batch(sizes: list[tuple[int, int]] = SIZES) -> Episodes:
-    """Masked episodes of these sizes. Masked values are large, and targets have gaps."""
+    """Masked episodes of these sizes. Masked values are large, and some masked targets lie between valid ones."""
     generator = torch.Generator().manual_seed(1)
 
     def points(count: int, mask: Tensor) -> Points:
@@ -43,7 +43,7 @@ def batch(sizes: list[tuple[int, int]] = SIZES) -> Episodes:
 
 
 def unpadded_episode(episodes: Episodes, b: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Valid context points and targets of one episode."""
+    """The valid context points and targets of one episode."""
     context, targets = episodes.context, episodes.queries
     return (
         context.x[b, context.mask[b]],
@@ -54,17 +54,17 @@ def unpadded_episode(episodes: Episodes, b: int) -> tuple[Tensor, Tensor, Tensor
 
 
 def mlp_parameters(*widths: int) -> int:
-    """Number of parameters of consecutive linear layers."""
+    """The number of parameters of consecutive linear layers."""
     return sum(a * b + b for a, b in pairwise(widths))
 
 
 def encoder_parameters(layers: int) -> int:
-    """Number of parameters of encoder layers of the published width."""
+    """The number of parameters of encoder layers of the published width."""
     return layers * sum(p.numel() for p in nn.TransformerEncoderLayer(64, 4, 128).parameters())
 
 
 def default_parameters(name: str, dx: int, dy: int, **settings: Any) -> int:
-    """Number of parameters of a backbone with its default settings and a Gaussian head."""
+    """The number of parameters of a backbone with a Gaussian head. Settings that are not given have their defaults."""
     cls = BACKBONES.get(name)
     shape = TaskShape(x_dim=dx, points=50, y_dim=dy, head="gaussian", question="targets")
     return int(cls(cls.Settings(**settings), shape).parameter_count)

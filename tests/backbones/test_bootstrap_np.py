@@ -1,4 +1,4 @@
-"""BNP and BANP: bootstraps and predictions against NumPy loops, properties of bootstraps, the loss."""
+"""BNP and BANP: bootstraps and predictions against NumPy loops, properties of bootstraps, and the loss."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from tests.backbones.two_path_models import SIZES, batch, build, reordered_and_p
 
 
 def sample_indices(uniforms: np.ndarray, count: int) -> np.ndarray:
-    """Indices from the uniform numbers of a sample."""
+    """The indices that a sample of uniform numbers selects."""
     return np.floor(uniforms[..., :count] * count).astype(int)
 
 
@@ -46,7 +46,7 @@ def bootstraps(model: BootstrapNP, points: Points, samples: int) -> Points:
 
 
 def test_residuals_are_samples_of_the_standardised_residuals_with_mean_zero() -> None:
-    """Each pair is resampled to itself, so that the fit is that of the context."""
+    """The pairs are resampled to themselves, so that the fitted model is that of the context."""
     model, points, samples = build("bnp"), sort_canonically(batch((6,)).context.span(0, 6)), 3000
     identity = (torch.arange(6) + 0.5) / 6
     uniforms = torch.rand(1, samples, 6, generator=torch.Generator().manual_seed(0)).double()
@@ -57,7 +57,7 @@ def test_residuals_are_samples_of_the_standardised_residuals_with_mean_zero() ->
     residuals = (points.y - fit.mean) / fit.std
     bootstrap_residuals = (actual.y[0] - fit.mean) / fit.std
     torch.testing.assert_close(bootstrap_residuals.mean(1), torch.zeros(samples, 2).double(), rtol=0, atol=1e-12)
-    # Centring subtracts one number from a sample: differences within it are those of residuals.
+    # Centring subtracts one number from all residuals of a sample, so that their differences do not change.
     indices = (uniforms * 6).long()[0]
     expected = residuals[0][indices]
     torch.testing.assert_close(
@@ -68,7 +68,7 @@ def test_residuals_are_samples_of_the_standardised_residuals_with_mean_zero() ->
     assert torch.equal(actual.x, points.x.unsqueeze(1).expand_as(actual.x))
 
 
-def test_bootstraps_of_labels_are_resampled_pairs() -> None:
+def test_bootstraps_of_classification_contexts_are_resampled_pairs() -> None:
     model, points = build("bnp", "categorical"), batch((5, 3)).context
     points = sort_canonically(Points(points.x, torch.randint(4, points.mask.shape), points.mask))
     actual = bootstraps(model, points, 50)
@@ -89,7 +89,7 @@ def test_order_and_padding_of_the_context_change_nothing(name: str) -> None:
 
 
 @torch.no_grad()
-def test_the_loss_is_the_sum_of_those_of_the_context_and_of_its_bootstraps() -> None:
+def test_the_loss_is_the_sum_of_the_losses_with_the_context_and_with_its_bootstraps() -> None:
     model, episodes = build("bnp", train_samples=3), batch()
     actual = model.loss(episodes, 0.0, torch.Generator().manual_seed(0))[0].item()
     uniforms = torch.rand(2, len(SIZES), 3, 8, generator=torch.Generator().manual_seed(0)).double().numpy()
@@ -109,8 +109,8 @@ def test_the_loss_is_the_sum_of_those_of_the_context_and_of_its_bootstraps() -> 
     assert actual == pytest.approx(np.mean(losses), rel=1e-9)
 
 
-def test_bootstraps_have_no_gradient() -> None:
-    """The gradient of the loss is that with fixed bootstraps, although bootstraps depend on the weights."""
+def test_gradients_do_not_flow_through_bootstraps() -> None:
+    """The gradient of the loss equals that with fixed bootstraps, although bootstraps depend on the weights."""
     model, episodes = build("bnp", train_samples=2), batch((5,))
     points, weight = sort_canonically(episodes.context), model.decoder[0].weight
 

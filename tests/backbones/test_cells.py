@@ -1,4 +1,4 @@
-"""Cells against PyTorch's attention, the published number of parameters, and the equivariances of a table."""
+"""The backbone `cells` against PyTorch's attention, its published size, and its invariances to changes of a table."""
 
 from dataclasses import replace
 from typing import Any
@@ -37,7 +37,9 @@ def answer(model: Any, context: Points, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(("width", "hidden", "layers", "classes"), [(96, 192, 3, 2), (16, 40, 2, 10)])
-def test_the_number_of_parameters_is_that_of_the_formula(width: int, hidden: int, layers: int, classes: int) -> None:
+def test_the_number_of_parameters_follows_the_published_formula(
+    width: int, hidden: int, layers: int, classes: int
+) -> None:
     cls, (e, m) = BACKBONES.get("cells"), (width, hidden)
     shape = TaskShape(x_dim=5, points=50, classes=classes, head="categorical", question="targets")
     model = cls(cls.Settings(width=width, hidden=hidden, layers=layers), shape)
@@ -47,7 +49,7 @@ def test_the_number_of_parameters_is_that_of_the_formula(width: int, hidden: int
 
 
 def reference(model: Any, x: Tensor, y: Tensor, x_target: Tensor) -> Tensor:
-    """Raw outputs for one table without padding: all cells in all blocks, by `F.multi_head_attention_forward`."""
+    """The raw outputs for one unpadded table. All blocks compute all cells, by `F.multi_head_attention_forward`."""
     split, heads = len(x), model.settings.heads
     x_all = (torch.cat([x, x_target]) - x.mean(0)) / x.std(0)
     y_all = torch.cat([y, y.mean(0, keepdim=True).expand(len(x_target), -1)])
@@ -79,10 +81,10 @@ def reference(model: Any, x: Tensor, y: Tensor, x_target: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def test_predictions_equal_those_of_all_cells_with_the_attention_of_pytorch() -> None:
+def test_predictions_equal_a_reference_that_uses_pytorch_attention_on_all_cells() -> None:
     model, episodes = build("cells", SIZES), batch()
     actual = model.predict_targets(episodes.context, episodes.queries.x)
-    for b in (0, 2):  # no reference without context
+    for b in (0, 2):  # the reference needs a context
         x, y, x_target, _ = unpadded_episode(episodes, b)
         expected = model.read(reference(model, x, y, x_target).unsqueeze(0))
         valid = actual[b : b + 1].at(episodes.queries.mask[b])
@@ -100,21 +102,21 @@ def test_initial_weights_have_the_scale_of_multi_head_attention() -> None:
     assert attention.out.weight.std().item() == pytest.approx(library.out_proj.weight.std().item(), rel=0.03)
 
 
-def test_the_order_of_columns_changes_nothing() -> None:
+def test_predictions_do_not_depend_on_the_order_of_columns() -> None:
     model, episodes, order = small(), table(), torch.tensor([2, 0, 3, 1])
     context, x = episodes.context, episodes.queries.x
     permuted = replace(context, x=context.x[..., order])
     torch.testing.assert_close(answer(model, permuted, x[..., order]), answer(model, context, x))
 
 
-def test_the_order_of_rows_changes_nothing() -> None:
+def test_predictions_do_not_depend_on_the_order_of_rows() -> None:
     model, episodes = small(), table()
     context, x = episodes.context, episodes.queries.x
     shuffled = context.map(lambda t: t[:, torch.randperm(t.shape[1], generator=torch.Generator().manual_seed(0))])
     torch.testing.assert_close(answer(model, shuffled, x.flip(1)), answer(model, context, x).flip(1))
 
 
-def test_units_of_columns_change_nothing() -> None:
+def test_predictions_do_not_depend_on_the_units_of_columns() -> None:
     model, episodes = small(), table()
     context, x = episodes.context, episodes.queries.x
     scale, shift = torch.tensor([1e9, 1e-9, -1.0, 3.0]), torch.tensor([1e9, 0.0, 5.0, -1e3])
@@ -123,8 +125,8 @@ def test_units_of_columns_change_nothing() -> None:
     torch.testing.assert_close(answer(model, moved, x * scale.abs() + shift), expected, rtol=1e-6, atol=1e-6)
 
 
-def test_columns_that_are_constant_in_the_context_change_nothing() -> None:
-    """Neither does the value of a target in them, so that no target depends on another."""
+def test_columns_that_are_constant_in_the_context_do_not_change_predictions() -> None:
+    """The values of the targets in these columns have no effect either, so that no target depends on another target."""
     model, episodes = small(), table()
     context, x = episodes.context, episodes.queries.x
     expected = answer(model, context, x)
@@ -134,14 +136,14 @@ def test_columns_that_are_constant_in_the_context_change_nothing() -> None:
         torch.testing.assert_close(answer(model, padded, x_padded), expected)
 
 
-def test_any_number_of_columns_is_read() -> None:
+def test_tables_may_have_any_number_of_columns() -> None:
     model = small()
     for columns in (1, 3, 40):
         episodes = table(columns=columns)
         assert answer(model, episodes.context, episodes.queries.x).isfinite().all()
 
 
-def test_arrays_with_other_numbers_of_columns_are_predicted() -> None:
+def test_predict_accepts_arrays_with_another_number_of_columns() -> None:
     model, random = small(), np.random.default_rng(0)
     X, y, X_new = random.normal(size=(9, 7)), random.normal(size=9), random.normal(size=(4, 7))
     mean, std = icl.predict(model, X, y, X_new, return_std=True)
@@ -150,7 +152,7 @@ def test_arrays_with_other_numbers_of_columns_are_predicted() -> None:
         icl.predict(model, X, y, X_new[:, :6])
 
 
-def test_one_row_has_no_scale_and_gives_one_answer_for_all_targets() -> None:
+def test_with_a_single_context_row_all_targets_have_the_same_finite_prediction() -> None:
     model, episodes = small(), table(rows=1)
     means = answer(model, episodes.context, episodes.queries.x)
     assert means.isfinite().all()
@@ -183,7 +185,9 @@ def test_gradients_reach_every_parameter_and_are_finite(question: str) -> None:
     loss, _ = model.loss(episodes, 0.0, torch.Generator().manual_seed(2))
     loss.backward()
     assert loss.isfinite()
-    unused = {f"blocks.{i}.{part}.k.bias" for i in range(3) for part in ("columns", "rows")}  # cancel in the softmax
+    unused = {
+        f"blocks.{i}.{part}.k.bias" for i in range(3) for part in ("columns", "rows")
+    }  # key biases cancel in the softmax
     for key, p in model.named_parameters():
         assert p.grad is not None and p.grad.isfinite().all() and (p.grad.any() or key in unused), key
 

@@ -1,4 +1,4 @@
-"""CMANP and LBANP: sizes, layers against NumPy, the running state against attention to all points, memory, states."""
+"""CMANP and LBANP: sizes, layers against NumPy, the running state against attention to all points, and memory."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ SMALL = {"layers": 3, "width": 16, "heads": 2, "hidden": 12, "latents": 5}
 
 
 def model(cls: type[LatentBackbone] = CMANP, dtype: torch.dtype = torch.float64, **changes: object) -> LatentBackbone:
-    """A model whose norms scale and shift, unlike at the start of training."""
+    """Build a model whose norms, unlike at initialisation, scale and shift."""
     torch.manual_seed(0)
     backbone = cls(cls.Settings(**SMALL | changes), SHAPE).eval()
     with torch.no_grad():
@@ -33,7 +33,7 @@ def model(cls: type[LatentBackbone] = CMANP, dtype: torch.dtype = torch.float64,
 
 
 def points(count: int = 40, batch: int = 2, dtype: torch.dtype = torch.float64) -> Points:
-    """Random points with gaps."""
+    """Random points, some of which are masked."""
     generator = torch.Generator().manual_seed(1)
     x, y = (torch.randn(batch, count, dim, generator=generator, dtype=torch.float64) for dim in (2, 3))
     return Points(x.to(dtype), y.to(dtype), torch.rand(batch, count, generator=generator) > 0.2)
@@ -48,16 +48,16 @@ def assert_same(actual: Prediction, expected: Prediction, tolerance: float) -> N
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
-def test_parameter_counts_are_the_papers() -> None:
+def test_parameter_counts_are_those_of_the_paper() -> None:
     assert CMANP(CMANP.Settings(), SHAPE).parameter_count == 1_342_406
-    # Per layer, LBANP has no latents of the block, and one cross-layer and one self-layer less.
+    # Per layer, LBANP lacks the block latents, one cross-attention layer and one self-attention layer.
     block = 128 * 64 + 2 * (4 * 64 * 64 + 64 + 64 * 256 + 256 + 128 * 64 + 64) + 5 * 2 * 64
     assert LBANP(LBANP.Settings(), SHAPE).parameter_count == 1_342_406 - 6 * block
 
 
 @pytest.mark.parametrize("residual", ["standard", "normed"])
 @torch.no_grad()
-def test_a_layer_against_numpy(residual: str) -> None:
+def test_a_layer_equals_numpy(residual: str) -> None:
     torch.manual_seed(3)
     layer = CrossLayer(LatentSettings(**SMALL, residual=residual)).double()
     for p in layer.parameters():
@@ -85,7 +85,7 @@ def test_a_layer_against_numpy(residual: str) -> None:
 @pytest.mark.parametrize("residual", ["standard", "normed"])
 @torch.no_grad()
 def test_the_running_state_equals_attention_to_all_points(residual: str) -> None:
-    """One episode has no points, so that the latents of the first attention do not change."""
+    """One episode has no points, so that its first attention does not change the latents."""
     backbone = model(residual=residual, chunk=7)
     context, x = points(), queries()
     context.mask[1] = False
@@ -152,7 +152,7 @@ def test_gradients_are_finite_after_updates_of_an_empty_episode() -> None:
 
 
 def peak(work: str, count: int, chunk: int) -> int:
-    """Peak memory in bytes, without the points."""
+    """The peak memory in bytes, excluding the points."""
     backbone = model(dtype=torch.float32, chunk=chunk, latents=32, layers=1)
     context, x = points(count, dtype=torch.float32), queries(dtype=torch.float32)
     targets = points(6, dtype=torch.float32)
@@ -171,16 +171,16 @@ def peak(work: str, count: int, chunk: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("work", ["condition", "update", "train"])
-def test_memory_does_not_grow_with_the_points(work: str) -> None:
+def test_memory_does_not_grow_with_the_number_of_points(work: str) -> None:
     assert peak(work, 4096, chunk=64) / peak(work, 256, chunk=64) < 1.05
     assert peak(work, 4096, chunk=10**6) / peak(work, 256, chunk=10**6) > 4
 
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_memory_beyond_predictions_does_not_grow_with_the_queries() -> None:
-    """Table 1. A prediction is a mean and a standard deviation; raw outputs are in memory until all are
-    concatenated."""
+def test_memory_other_than_predictions_does_not_grow_with_the_number_of_queries() -> None:
+    """As in table 1 of the paper. A prediction consists of a mean and a standard deviation. Raw outputs stay in memory
+    until all of them are concatenated."""
 
     def peak(count: int, chunk: int) -> int:
         backbone = model(dtype=torch.float32, chunk=chunk)
@@ -226,7 +226,7 @@ def test_a_float64_state_has_smaller_rounding_errors_than_a_float32_one() -> Non
 
 @pytest.mark.parametrize("cls", [CMANP, LBANP])
 @torch.no_grad()
-def test_a_loaded_state_gives_the_same_bits_before_and_after_an_update(
+def test_a_loaded_state_gives_identical_predictions_before_and_after_an_update(
     cls: type[LatentBackbone], tmp_path: Path
 ) -> None:
     backbone, context, new_points, x = model(cls), points(), points(3), queries()

@@ -1,4 +1,4 @@
-"""CMANP-AND: blocks against conditioning for each block, one block against one Gaussian, and published sizes."""
+"""CMANP-AND: blocks against repeated conditioning, a single block against one joint Gaussian, and published sizes."""
 
 from typing import Any
 
@@ -19,13 +19,13 @@ from tests.backbones.small_np import (
 SMALL: dict[str, Any] = {"hidden": 8, "latents": 3, "chunk": 2}
 
 
-# (dx, dy) of the Gaussian processes, EMNIST and CelebA.
+# The dimensions of the Gaussian processes, EMNIST and CelebA.
 @pytest.mark.parametrize(
     ("dx", "dy", "released", "expected"),
     [(1, 1, 1_460_951, 1_452_373), (2, 1, 1_461_079, 1_452_501), (2, 3, 1_467_141, 1_458_047)],
 )
 def test_published_sizes(dx: int, dy: int, released: int, expected: int) -> None:
-    """A CMANP with the networks of TNP-ND; the released code also has CMANP's predictor, which it does not use."""
+    """A CMANP with the output networks of TNP-ND. The released code also has CMANP's predictor, but does not use it."""
     predictor, joint = (
         mlp_parameters(64, 128, 2 * dy),
         mlp_parameters(64, 128, dy) + encoder_parameters(2) + mlp_parameters(64, 128, 128, 128, 20 * dy),
@@ -38,8 +38,8 @@ def test_published_sizes(dx: int, dy: int, released: int, expected: int) -> None
 @pytest.mark.parametrize("block", [1, 2, 100])
 @torch.no_grad()
 def test_blocks_are_scored_given_the_true_outputs_of_earlier_blocks(block: int, covariance: str) -> None:
-    """Compares with conditioning for each block of each episode; with block 1 the score is autoregressive, with 100
-    there is one block."""
+    """The reference conditions on the earlier blocks of each episode. With blocks of 1, the score is autoregressive;
+    with 100, all targets are in one block."""
     model = build("cmanp-and", SMALL | {"block": block, "covariance": covariance})
     episodes = batch([(5, 4), (0, 3), (3, 1)])
     answer = model.predict_targets(episodes.context, episodes.queries.x)
@@ -60,7 +60,7 @@ def test_blocks_are_scored_given_the_true_outputs_of_earlier_blocks(block: int, 
 
 
 @torch.no_grad()
-def test_the_loss_is_one_joint_density_whatever_the_block() -> None:
+def test_the_loss_is_the_joint_density_of_all_targets_for_any_block_size() -> None:
     episodes = batch()
     losses = [build("cmanp-and", SMALL | {"block": b}).loss(episodes, 0.0, torch.Generator())[0] for b in (1, 100)]
     model = build("cmanp-and", SMALL)
@@ -78,7 +78,7 @@ def test_chunks_of_queries_do_not_change_predictions() -> None:
 
 
 @torch.no_grad()
-def test_the_norm_of_the_predictor_is_before_means_and_covariance() -> None:
+def test_the_layer_norm_precedes_both_means_and_covariance() -> None:
     model, episodes = build("cmanp-and", SMALL), batch()
     state = model.condition(episodes.context)
     normed = model.norm(model.hidden(state, episodes.queries.x))

@@ -1,4 +1,4 @@
-"""CMHP: sizes, the model against attention to each prefix, gradients, streams, a constant state, learning."""
+"""CMHP: sizes, predictions against attention to each prefix, gradients, streams, a constant state, and learning."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from tests.backbones.event_models import (
     empty_queries,
     events,
     model,
-    share_learned_in_context,
+    train_and_measure_skill,
 )
 from tests.refusals import refused
 
@@ -37,7 +37,8 @@ def shape(marks: int) -> TaskShape:
 
 @pytest.mark.parametrize("marks", [1, 97, 984])
 def test_parameter_counts_are_those_of_the_documented_sizes(marks: int) -> None:
-    """Blocks as CMANP's at width 64 (`test_cmanp`), 16 latents, gaps from 1,024 -> 64 -> 24, marks from 1,024 -> K."""
+    """The blocks are those of CMANP at width 64 (`test_cmanp`), with 16 latents. The gap network has widths
+    1,024 -> 64 -> 24, and the mark network 1,024 -> K."""
     layer = 4 * 64 * 64 + 64 + (64 * 256 + 256) + (128 * 64 + 64) + 2 * 2 * 64
     block = 16 * 64 + 4 * layer + 2 * 2 * 64
     read_out = (1024 * 64 + 64) + (64 * 24 + 24) + (1024 * marks + marks)
@@ -46,7 +47,7 @@ def test_parameter_counts_are_those_of_the_documented_sizes(marks: int) -> None:
 
 
 def naive(backbone: CMHP, points: Points) -> list[Prediction]:
-    """Predictions for every prefix as a separate context, with blocks that attend to all of its events."""
+    """The predictions for every prefix as a separate context, with blocks that attend to all events of the prefix."""
     column = TIME if backbone.settings.encode == "time" else GAP
     index = np.arange(8)
     angles = points.y[..., column].numpy()[..., None] / 10_000 ** ((index - index % 2) / 8)
@@ -66,7 +67,9 @@ def naive(backbone: CMHP, points: Points) -> list[Prediction]:
 @pytest.mark.parametrize("chunk", [4, 128])
 @torch.no_grad()
 def test_all_prefixes_at_once_equal_separate_prefixes(encode: str, chunk: int) -> None:
-    """One episode has no valid event before the fourth, so that the learned latents do not change."""
+    """One episode has no valid event before the fourth one, so that its latents keep their learned values until
+    then.
+    """
     backbone, context = model(CMHP, **SMALL, encode=encode, chunk=chunk), events()
     context.mask[1, :3] = False
     actual = backbone.predict_next(context)
@@ -103,8 +106,8 @@ def test_a_stream_equals_predictions_for_all_prefixes() -> None:
 
 
 @torch.no_grad()
-def test_events_are_a_set_with_times_and_can_be_removed() -> None:
-    """Predictions depend on times, not on the order; `remove` equals conditioning on the other events."""
+def test_events_are_a_set_with_times_and_can_be_removed_from_the_state() -> None:
+    """Predictions depend on times, not on the order of events. `remove` equals conditioning on the remaining events."""
     backbone, context = model(CMHP, **SMALL), events(masked=False)
     shuffled = context.map(lambda t: t[:, torch.randperm(COUNT, generator=torch.Generator().manual_seed(3))])
     expected = backbone.predict_targets(context, empty_queries())
@@ -134,7 +137,7 @@ def test_predictions_do_not_depend_on_the_predicted_event_or_later_ones() -> Non
 
 @torch.no_grad()
 def test_the_learned_latents_are_decoded_before_any_event() -> None:
-    """Compared with every attention of every block except the first, which has no events to read."""
+    """The reference runs all attention layers except the first one of each block, which has no events to read."""
     backbone = model(CMHP, **SMALL)
     backbone.embed.marks.weight.fill_(torch.nan)
     latents = backbone.latents.unsqueeze(0)
@@ -152,7 +155,7 @@ def test_the_state_is_constant_and_holds_no_events() -> None:
 
 
 def peak(count: int, chunk: int, train: bool) -> int:
-    """Peak memory in bytes, without the events."""
+    """The peak memory in bytes, excluding the events."""
     backbone, context = model(CMHP, torch.float32, **SMALL | {"latents": 16}, chunk=chunk), events(count)
     context = context.to(dtype=torch.float32)
     with LiveBytes() as live:
@@ -165,7 +168,7 @@ def peak(count: int, chunk: int, train: bool) -> int:
 
 
 @pytest.mark.slow
-def test_memory_of_a_stream_does_not_grow_and_chunks_reduce_that_of_training() -> None:
+def test_memory_of_a_stream_does_not_grow_and_chunks_reduce_memory_of_training() -> None:
     assert peak(4096, 32, train=False) < 1.05 * peak(128, 32, train=False)
     assert peak(128, 16, train=True) < 0.35 * peak(128, 10**6, train=True)
 
@@ -182,7 +185,7 @@ def test_a_state_may_be_in_float64_with_weights_in_float32(dtype: torch.dtype) -
 
 
 @torch.no_grad()
-def test_a_loaded_state_gives_the_same_bits_before_and_after_an_update(tmp_path: Path) -> None:
+def test_a_loaded_state_gives_identical_predictions_before_and_after_an_update(tmp_path: Path) -> None:
     backbone, context, new_events = model(CMHP, **SMALL), events(), events(3)
     state = backbone.condition(context)
     backbone.save_state(state, tmp_path / "state")
@@ -204,7 +207,7 @@ def test_budgets_are_met_for_any_number_of_marks(budget: int, marks: int) -> Non
 @pytest.mark.slow
 def test_rates_of_poisson_processes_are_learned_in_context() -> None:
     small = {"width": 32, "layers": 1, "heads": 2, "hidden": 16, "latents": 2}
-    assert share_learned_in_context(CMHP, 110, 3e-3, **small, encode="gap") > 0.5
+    assert train_and_measure_skill(CMHP, 110, 3e-3, **small, encode="gap") > 0.5
 
 
 def test_other_tasks_and_wrong_widths_are_refused() -> None:

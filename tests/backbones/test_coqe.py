@@ -1,4 +1,4 @@
-"""CoQE for regression: predictions compared with a simple reference, what they depend on, and how they factor."""
+"""CoQE for regression: predictions against a simple reference, their dependencies, and their factorisation."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def model(points: int = N, **settings: object) -> CoQE:
 
 
 def task_vectors(ours: CoQE, context: Points) -> Tensor:
-    """The task vectors; their inner products with phi(x) are the raw outputs at x."""
+    """The task vectors, whose inner products with phi(x) are the raw outputs at x."""
     memory = ours.condition(context).memory
     assert isinstance(memory, TaskVectorState)
     return memory.vectors
@@ -40,7 +40,7 @@ def draw(batch: int = 3, count: int = N, seed: int = 1) -> Points:
 
 
 def test_without_inputs_a_task_vector_is_one_number_per_raw_output() -> None:
-    """All samples have the same representation, the number 1."""
+    """All samples have the same representation, which is the number 1."""
     ours = CoQE(CoQESettings(width=16, layers=2, init_std=0.3), EVENTS).double().eval()
     assert ours.space.initial.shape == (EVENTS.raw_dim, 1)
     answer = ours.predict_next(events(N))
@@ -49,8 +49,8 @@ def test_without_inputs_a_task_vector_is_one_number_per_raw_output() -> None:
 
 
 @pytest.mark.parametrize("shape", [EVENTS, TaskShape(x_dim=4, points=N, head="mixture")], ids=["event", "mixture"])
-def test_components_differ_before_any_point(shape: TaskShape) -> None:
-    """Equal components would have equal gradients and remain equal."""
+def test_mixture_components_differ_before_the_first_point(shape: TaskShape) -> None:
+    """Equal components would have equal gradients, and would remain equal in training."""
     torch.manual_seed(0)
     ours = CoQE(CoQESettings(width=16, layers=2, init_std=0.3), shape).double()
     first = ours.space.initial[: shape.components].detach()
@@ -74,7 +74,7 @@ def phi(ours: CoQE, values: Tensor) -> Tensor:
 
 
 def naive(ours: CoQE, points: Points) -> Tensor:
-    """Predictions for every prefix with `transformers.GPT2Model`; the query is not one of its tokens."""
+    """The predictions for every prefix, computed by `transformers.GPT2Model`. The query is not one of its tokens."""
     trunk = ours.task_encoder
     theirs = transformers_gpt2(layers=2, width=16, heads=2, positions=2 * N, init_std=0.3).eval()
     theirs.h.load_state_dict(trunk.blocks.state_dict())
@@ -103,8 +103,8 @@ def test_predictions_equal_those_of_the_reference(settings: dict[str, object]) -
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("forked", [False, True])
-def test_no_prediction_depends_on_its_label_or_later_ones(settings: dict[str, object], forked: bool) -> None:
-    """The derivative of prediction i by label j is 0 for all j >= i and nonzero for all j < i."""
+def test_no_prediction_depends_on_its_own_label_or_later_labels(settings: dict[str, object], forked: bool) -> None:
+    """The derivative of prediction i with respect to label j is 0 for all j >= i, and nonzero for all j < i."""
     ours, points = model(**settings), draw(batch=1)
     x_query = points.x.flip(1) if forked else None
 
@@ -150,7 +150,7 @@ def test_an_update_without_valid_points_does_not_change_the_state() -> None:
     assert torch.equal(ours.update(state, absent).memory.vectors, state.memory.vectors)
 
 
-def test_sizes_are_those_of_the_paper() -> None:
+def test_parameter_counts_are_those_of_the_paper() -> None:
     ours = CoQE(CoQESettings(), TaskShape(x_dim=10, points=21))
     encoder = (10 * 64 + 64) + 2 * 64 + (64 * 64 + 64)
     assert ours.parameter_count == encoder + 3 * (12 * 64**2 + 13 * 64) + 2 * 64 + 64

@@ -1,4 +1,4 @@
-"""CoQE for classification: the sizes of the released code, a simple reference, and the gradients of both losses."""
+"""CoQE for classification: sizes of the released code, predictions against a simple reference, and gradients."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def episodes() -> Episodes:
 
 
 def naive(ours: CoQE, points: Points, x: Tensor) -> Tensor:
-    """One sequence and one query at a time, class by class."""
+    """The logits, computed for one sequence, one query and one class at a time."""
     trunk, reduce, static = ours.task_encoder, ours.encoder.linear, ours.space.static
     theirs = transformers_gpt2(layers=2, width=WIDTH, heads=2, positions=2 * N, init_std=0.3).eval()
     theirs.h.load_state_dict(trunk.blocks.state_dict())
@@ -63,14 +63,14 @@ def naive(ours: CoQE, points: Points, x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("labelled", "setting"), [(True, {"readout": "mlp"}), (True, {"sample_dim": 5}), (False, {"noise": 0.0})], ids=str
 )
-def test_a_setting_for_other_tasks_is_refused(labelled: bool, setting: dict[str, object]) -> None:
+def test_a_setting_that_does_not_apply_to_the_task_is_refused(labelled: bool, setting: dict[str, object]) -> None:
     shape = TaskShape(x_dim=4, points=N, classes=3 if labelled else None, head="categorical" if labelled else "point")
     with refused("not-applicable", f"backbone.{next(iter(setting))}"):
         CoQE(CoQESettings(**setting), shape)
 
 
 @pytest.mark.parametrize(("encoder", "expected"), [(None, 2_057_431), ("resnet-256", 1_018_327)])
-def test_parameters_of_the_released_code(encoder: str | None, expected: int) -> None:
+def test_parameter_counts_are_those_of_the_released_code(encoder: str | None, expected: int) -> None:
     shape = TaskShape(x_dim=784, points=8, classes=1_623, x_shape=(28, 28), head="categorical", question="targets")
     assert build_backbone(CoQE, CoQESettings(encoder=encoder), shape).parameter_count == expected
 
@@ -88,7 +88,7 @@ def test_predictions_equal_those_of_the_reference(variant: str) -> None:
 
 
 @BOTH_VARIANTS
-def test_a_class_has_separate_vectors_in_two_sequences(variant: str) -> None:
+def test_vectors_of_a_class_do_not_depend_on_other_sequences_of_the_batch(variant: str) -> None:
     ours, points = model(variant=variant).eval(), draw(batch=2)
     one_class = Points.full(points.x, torch.ones(2, N, dtype=torch.long))
     x = draw(batch=2, count=2, seed=3).x
@@ -113,27 +113,27 @@ def test_without_noise_the_loss_is_the_sum_of_two_cross_entropies(variant: str, 
 
 
 def gradients(ours: CoQE, batch: Episodes) -> dict[str, Tensor | None]:
-    """Gradients of the loss of the composed logits."""
+    """The gradients of the loss of the composed logits."""
     ours.zero_grad()
     ours.ask(batch, "targets").loss(batch.queries.y).mean().backward()
     return {name: p.grad for name, p in ours.named_parameters()}
 
 
-def test_static_vectors_of_the_released_variant_have_no_gradient_from_the_composed_loss() -> None:
+def test_in_the_released_variant_the_composed_loss_has_no_gradient_to_static_vectors() -> None:
     ours, batch = model(), episodes()
     grads = gradients(ours, batch)
     assert grads["space.static.weight"] is None and grads["space.static.bias"] is None
     assert grads["space.project.weight"].any() and grads["encoder.linear.weight"].any()
 
 
-def test_only_static_vectors_of_absent_classes_have_gradients_in_the_paper_variant() -> None:
+def test_in_the_paper_variant_only_static_vectors_of_absent_classes_have_gradients() -> None:
     ours, batch = model(variant="paper"), episodes()[:1]
     static = gradients(ours, batch)["space.static.weight"]
     seen = torch.isin(torch.arange(CLASSES), batch.context.y)
     assert not static[seen].any() and static[~seen].any(1).all()
 
 
-def test_the_query_of_the_released_variant_has_a_gradient_only_through_dynamic_vectors() -> None:
+def test_in_the_released_variant_queries_have_gradients_only_through_dynamic_vectors() -> None:
     """Without dynamic vectors, the composed loss has no gradient to the features of the query."""
     ours, batch = model(), episodes()
     with torch.no_grad():
@@ -154,8 +154,8 @@ def test_noise_is_drawn_from_the_generator_and_only_in_the_loss() -> None:
 
 
 @pytest.mark.parametrize("question", ["targets", "next"])
-def test_classes_in_the_context_are_those_before_the_query(question: str) -> None:
-    """Noise with mean 1000 on them has the effect of adding 1000 to their logits."""
+def test_noise_on_present_classes_applies_to_the_classes_before_the_query(question: str) -> None:
+    """Noise with mean 1000 and standard deviation 0 adds 1000 to the logits of these classes."""
     ours = model(question, noise=1000.0, noise_std=0.0, noise_on="present", noise_growth=0.0)
     batch = episodes()
     if question == "next":

@@ -1,7 +1,7 @@
-"""Theory of CoQE's paper: linear self-attention, softmax attention and CoQE as products <task, sample>.
+"""Theory of the CoQE paper: linear self-attention, softmax attention and CoQE as inner products <task, sample>.
 
-Numerical checks of proposition 3.9 and theorem 3.10, with attention layers from the equations in section 2 of the
-paper.
+The tests check proposition 3.9 and theorem 3.10 numerically, with attention layers from the equations in section 2 of
+the paper.
 """
 
 import numpy as np
@@ -19,25 +19,30 @@ CONTEXTS = [4, 8, 16, 32, 64]
 
 
 def linear_attention(z: np.ndarray, value: np.ndarray, key_query: np.ndarray) -> float:
-    """Bottom-right entry of Z + 1/n W_OV Z Z^T W_KQ Z for columns (phi(x_i), y_i), ..., (phi(x_q), 0): n of them and
-    the query."""
+    """The bottom-right entry of Z + 1/n W_OV Z Z^T W_KQ Z for the n columns (phi(x_i), y_i) and the query (phi(x_q),
+    0).
+    """
     n = z.shape[1] - 1
     return float((z + value @ z @ z.T @ key_query @ z / n)[-1, -1])
 
 
 def softmax_attention(z: np.ndarray, value: np.ndarray, key_query: np.ndarray) -> float:
-    """Bottom-right entry of Z + W_OV Z softmax(Z^T W_KQ Z), with a softmax per column, without the term Z."""
+    """The bottom-right entry of W_OV Z softmax(Z^T W_KQ Z), with a softmax per column. The residual term Z is
+    omitted.
+    """
     scores = np.exp(z.T @ key_query @ z)
     return float((value @ z @ (scores / scores.sum(0)))[-1, -1])
 
 
 def prompt(phi: np.ndarray, y: np.ndarray, query: np.ndarray) -> np.ndarray:
-    """Columns (phi(x_i), y_i) and (phi(x_q), 0), `(d + 1, n + 1)`."""
+    """The columns (phi(x_i), y_i) and (phi(x_q), 0), `(d + 1, n + 1)`."""
     return np.vstack([np.column_stack([phi.T, query]), np.append(y, 0.0)])
 
 
 def pattern(d: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Weights of proposition 3.9 with random free entries (*): W_OV, W_KQ and Theta, which is not symmetric."""
+    """The weights of proposition 3.9, with random values for the free entries (*): W_OV, W_KQ and an asymmetric
+    Theta.
+    """
     value, key_query = generator.normal(size=(d + 1, d + 1)), np.zeros((d + 1, d + 1))
     value[-1] = np.append(np.zeros(d), 1.0)
     theta = key_query[:d, :d] = generator.normal(size=(d, d))
@@ -58,7 +63,9 @@ def coqe(x_dim: int, sample_dim: int) -> CoQE:
 
 @pytest.mark.parametrize("n", [1, 2, 9])
 def test_linear_attention_is_a_product_of_a_task_vector_and_the_encoded_query(n: int) -> None:
-    """Proposition 3.9: omega = 1/n sum_i y_i Theta^T phi(x_i), with 1/n and not 1/(n + 1), for all free entries (*)."""
+    """Proposition 3.9: omega = 1/n sum_i y_i Theta^T phi(x_i), with the factor 1/n, not 1/(n + 1), for all free
+    entries (*).
+    """
     generator, d = np.random.default_rng(n), 5
     value, key_query, theta = pattern(d, generator)
     phi = encoded(coqe(3, d), generator.normal(size=(n + 1, 3)))
@@ -70,13 +77,13 @@ def test_linear_attention_is_a_product_of_a_task_vector_and_the_encoded_query(n:
 
 
 def ranks(matrix: np.ndarray) -> list[int]:
-    """Ranks of the first 4, 8, ... rows."""
+    """The ranks of the first 4, 8, ... rows."""
     assert matrix.shape[0] == CONTEXTS[-1]
     largest = [np.linalg.norm(matrix[:m], 2) for m in CONTEXTS]
     return [int(np.linalg.matrix_rank(matrix[:m], tol=TOLERANCE * s)) for m, s in zip(CONTEXTS, largest, strict=True)]
 
 
-def test_linear_attention_has_the_rank_of_the_encoder() -> None:
+def test_the_rank_of_linear_attention_is_the_dimension_of_the_encoder() -> None:
     generator, d = np.random.default_rng(0), 3
     value, key_query, _ = pattern(d, generator)
     phi = encoded(coqe(2, d), generator.normal(size=(64 * 5 + 80, 2)))
@@ -86,10 +93,10 @@ def test_linear_attention_has_the_rank_of_the_encoder() -> None:
     assert ranks(np.array(answers)) == [d] * 5
 
 
-def test_softmax_attention_has_no_bound_on_its_rank() -> None:
-    """Theorem 3.10 for d_x = 1 and n = 1, where linear attention has rank 1: the functions 1 / (1 + t e^(-a x)) of the
-    query are linearly independent for all t, so that the rank grows with the contexts, up to the precision of
-    float64."""
+def test_the_rank_of_softmax_attention_grows_with_the_number_of_contexts() -> None:
+    """Theorem 3.10 for d_x = 1 and n = 1, where linear attention has rank 1. The functions 1 / (1 + t e^(-a x)) of the
+    query are linearly independent for different t, so that the rank grows with the number of contexts, up to the
+    precision of float64."""
     generator = np.random.default_rng(0)
     value, key_query, _ = pattern(1, generator)
     x, y, queries = generator.normal(size=64), generator.normal(size=64), np.linspace(-3, 3, 80)
@@ -108,7 +115,7 @@ def test_softmax_attention_has_no_bound_on_its_rank() -> None:
 
 
 def answers_of(model: Backbone, x_dim: int, n: int) -> np.ndarray:
-    """Predictions for 64 contexts and 80 queries."""
+    """The predictions for 64 contexts and 80 queries."""
     generator = torch.Generator().manual_seed(1)
     context = Points.full(
         torch.randn(64, n, x_dim, generator=generator, dtype=torch.float64),
@@ -120,11 +127,11 @@ def answers_of(model: Backbone, x_dim: int, n: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("sample_dim", [1, 3, 8])
-def test_coqe_has_the_rank_of_its_sample_representation(sample_dim: int) -> None:
+def test_the_rank_of_coqe_is_the_dimension_of_its_sample_representation(sample_dim: int) -> None:
     assert ranks(answers_of(coqe(2, sample_dim), 2, 6)) == [min(sample_dim, m) for m in CONTEXTS]
 
 
-def test_a_transformer_of_one_layer_has_a_larger_rank() -> None:
+def test_a_transformer_with_one_layer_has_a_larger_rank() -> None:
     torch.manual_seed(0)
     model = GPT2(GPT2Settings(width=16, layers=1, heads=1, init_std=0.5), TaskShape(x_dim=1, points=4))
     growing_ranks = ranks(answers_of(model.double().eval(), 1, 1))

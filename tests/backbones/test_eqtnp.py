@@ -1,4 +1,4 @@
-"""EQTNP against NumPy, and with its published sizes."""
+"""EQTNP: predictions against NumPy, and published sizes."""
 
 import numpy as np
 import pytest
@@ -9,11 +9,11 @@ from tests.backbones.naive_np import arrays, layer_norm, perceptron
 from tests.backbones.small_np import batch, build, default_parameters, mlp_parameters, unpadded_episode
 
 
-# (dx, dy) of the Gaussian processes, EMNIST and CelebA.
+# The dimensions of the Gaussian processes, EMNIST and CelebA.
 @pytest.mark.parametrize(("dx", "dy", "expected"), [(1, 1, 492_354), (2, 1, 492_482), (2, 3, 493_126)])
 def test_published_sizes(dx: int, dy: int, expected: int) -> None:
-    """The count has two embeddings of four layers, five layers for the context, and six for the targets, each with an
-    additional layer norm for the context."""
+    """The model has two embeddings of four linear layers, five attention layers for the context, and six for the
+    targets, each with an additional layer norm for the context."""
     layer = 4 * 64 * 64 + 64 + mlp_parameters(64, 256) + mlp_parameters(128, 64) + 2 * 2 * 64
     read_out = 2 * 64 + mlp_parameters(64, 128, 2 * dy)
     count = (
@@ -28,8 +28,8 @@ def test_published_sizes(dx: int, dy: int, expected: int) -> None:
 
 @pytest.mark.parametrize("residual", ["standard", "normed"])
 @torch.no_grad()
-def test_targets_attend_to_the_output_of_each_layer_of_the_context(residual: str) -> None:
-    """Compares with NumPy, episode by episode; without context the layers do not change the targets."""
+def test_targets_attend_to_the_context_after_each_layer(residual: str) -> None:
+    """The NumPy reference computes one episode at a time. Without a context, the layers do not change the targets."""
     model, episodes = build("eqtnp", {"hidden": 6, "residual": residual}), batch()
     w = arrays(model)
 

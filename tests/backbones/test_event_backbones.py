@@ -1,4 +1,4 @@
-"""Predictions of both models for event sequences do not depend on masked events or open intervals."""
+"""Both models of event sequences ignore masked events and open intervals."""
 
 from __future__ import annotations
 

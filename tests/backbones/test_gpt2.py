@@ -1,4 +1,4 @@
-"""GPT-2: sizes of the papers, agreement with transformers, and its phases."""
+"""GPT-2: sizes of the papers, agreement with the transformers library, and the phases condition, update and query."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_the_number_of_parameters_is_that_of_the_paper() -> None:
 )
 @pytest.mark.parametrize(("layers", "width", "tokens", "std"), [(3, 64, 24, 0.2), (2, 6, 2, 0.02)])
 def test_initial_weights_equal_those_of_transformers(layers: int, width: int, tokens: int, std: float) -> None:
-    """Names and all digits are equal, and so are later random numbers."""
+    """Names and values are identical, and so is the state of the random number generator afterwards."""
     torch.manual_seed(5)
     ours, after = gpt2_layers(layers, width, tokens, std), torch.randn(5)
     torch.manual_seed(5)
@@ -78,7 +78,7 @@ def test_gradients_equal_those_of_transformers() -> None:
         assert torch.allclose(a.grad, b.grad, atol=1e-5), name
 
 
-def test_y_is_read_through_the_first_column_of_the_read_in() -> None:
+def test_outputs_are_read_by_the_first_column_of_the_read_in_layer() -> None:
     ours, batch = model(), points()
     padded = torch.cat([batch.y, torch.zeros(3, 12, 4)], -1)
     tokens = ours.read_in(batch)
@@ -117,7 +117,7 @@ def test_sequences_beyond_the_learned_positions_are_refused() -> None:
 
 
 def test_a_target_beyond_the_learned_positions_is_refused() -> None:
-    """The table of 12 points suffices for 11 context points and the target."""
+    """The table for 12 points suffices for 11 context points and the target."""
     ours, batch = model("learned"), points()
     with torch.no_grad():
         last = ours.predict_targets(batch[:, :11], batch.x[:, 11:]).mean
@@ -138,8 +138,8 @@ def test_sinusoidal_positions_have_geometric_wavelengths() -> None:
         SinusoidalPositions(7)
 
 
-def test_rotary_positions_multiply_pairs_of_channels_by_complex_phases() -> None:
-    """Compares with equations 14 and 15 of Su et al. 2021, and with transformers' Llama."""
+def test_rotary_positions_rotate_pairs_of_channels() -> None:
+    """The references are equations 14 and 15 of Su et al. 2021, and Llama of the transformers library."""
     from transformers.models.llama.modeling_llama import LlamaConfig, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
     q = torch.randn(2, 3, 30, 8, generator=torch.Generator().manual_seed(0))
@@ -155,7 +155,7 @@ def test_rotary_positions_multiply_pairs_of_channels_by_complex_phases() -> None
 
 
 def test_rotary_positions_depend_only_on_the_distance_of_tokens() -> None:
-    """A shift by 1000 tokens does not change the outputs; another order does."""
+    """A shift by 1000 tokens does not change the outputs, but a change of order does."""
     ours, batch = model("rotary"), points(count=6)
     with torch.no_grad():
         tokens = ours.read_in(batch)
@@ -178,7 +178,7 @@ def test_a_rotary_model_predicts_beyond_its_trained_length() -> None:
         assert model("rotary").predict_next(points(count=60)).mean.isfinite().all()
 
 
-def test_mlp_read_in_is_linear_relu_norm_linear_over_padded_outputs() -> None:
+def test_the_mlp_read_in_is_linear_relu_norm_linear_of_inputs_and_padded_outputs() -> None:
     torch.manual_seed(0)
     ours = GPT2(GPT2Settings(size="tiny", read_in="mlp"), TaskShape(x_dim=5, points=12))
     batch, weights = points(), {name: t.detach().numpy() for name, t in ours.read_in.state_dict().items()}
@@ -195,12 +195,12 @@ def test_mlp_read_in_is_linear_relu_norm_linear_over_padded_outputs() -> None:
     np.testing.assert_allclose(tokens[:, 1::2], naive(torch.cat([batch.y, torch.zeros(3, 12, 4)], -1)), atol=1e-5)
 
 
-def test_width_must_be_a_multiple_of_heads() -> None:
+def test_a_width_that_is_not_a_multiple_of_the_heads_is_refused() -> None:
     with refused("bad-value", "backbone.width=30", "backbone.heads=4"):
         GPT2(GPT2Settings(width=30, heads=4), TaskShape(x_dim=2, points=4))
 
 
-def test_labels_have_an_embedding_and_a_categorical_head() -> None:
+def test_classification_uses_a_label_embedding_and_a_categorical_head() -> None:
     ours = model(classes=4, head="categorical", question="targets")
     batch = points()
     labelled = Points.full(batch.x, torch.randint(4, (3, 12)))
@@ -208,7 +208,7 @@ def test_labels_have_an_embedding_and_a_categorical_head() -> None:
     assert answer.logits.shape == (3, 2, 4)
 
 
-def test_the_loss_is_over_scored_positions() -> None:
+def test_the_loss_is_a_mean_over_scored_positions() -> None:
     ours, batch = model(), points()
     scored = torch.zeros(3, 12, dtype=torch.bool)
     scored[:, 4] = True

@@ -51,7 +51,7 @@ def test_images_are_unflattened_row_by_row() -> None:
     torch.testing.assert_close(encoder(image.flatten()), encoder.net(image[None])[0])
 
 
-# One backbone for each way of encoding images is always tested. `make test-slow` tests the others.
+# One backbone for each way of using the encoder is always tested. `make test-slow` tests the others.
 ALWAYS_TESTED = {"gpt2", "hybrid", "mamba", "cnp", "anp", "tnp", "tnp-a", "icicl-tnp", "cmanp"}
 
 
@@ -64,7 +64,9 @@ ALWAYS_TESTED = {"gpt2", "hybrid", "mamba", "cnp", "anp", "tnp", "tnp-a", "icicl
     ],
 )
 def test_batchnorm_sees_every_image_of_a_batch_once(name: str) -> None:
-    """After one training loss, its running mean is 0.1 times the mean of all images, including queries."""
+    """After one evaluation of the training loss, the running mean is 0.1 times the mean of all images, including
+    queries.
+    """
     model, episodes = (
         small_backbone(name, replace(SHAPE, related=2, related_points=6)).train(),
         image_episodes(related=2),
@@ -77,7 +79,7 @@ def test_batchnorm_sees_every_image_of_a_batch_once(name: str) -> None:
     torch.testing.assert_close(net.pool[0].running_mean, 0.1 * expected)
 
 
-def test_encoder_and_backbone_have_gradients() -> None:
+def test_encoder_and_backbone_receive_gradients() -> None:
     model = small_backbone("cmanp").train()
     model.loss(image_episodes(), 0.0, torch.Generator().manual_seed(0))[0].backward()
     grads = {name: p.grad for name, p in model.named_parameters()}
@@ -85,18 +87,18 @@ def test_encoder_and_backbone_have_gradients() -> None:
     assert sum(len(group["params"]) for group in model.parameter_groups()) == len(grads)
 
 
-def test_a_state_holds_features() -> None:
+def test_a_state_stores_features_instead_of_pixels() -> None:
     model = small_backbone("lbanp", encoder="contours-64").eval()
     assert model.condition(image_episodes().context).context.x.shape[-1] == 64
 
 
-def test_an_encoder_on_vectors_is_refused() -> None:
+def test_an_encoder_for_inputs_that_are_not_images_is_refused() -> None:
     with refused("not-applicable", "backbone.encoder=contours-64", 3):
         small_backbone("mamba", VECTOR_SHAPE, "contours-64")
     assert not isinstance(small_backbone("mamba", VECTOR_SHAPE, None), ImageBackbone)
 
 
-def test_colour_images_and_other_sizes_are_refused() -> None:
+def test_encoders_refuse_colour_images_and_other_sizes() -> None:
     with refused("not-applicable", (3, 12, 12)):
         ImageEncoder("resnet-64", (3, 12, 12))
     with refused("bad-value", 100, "12 x 12"):
@@ -104,7 +106,7 @@ def test_colour_images_and_other_sizes_are_refused() -> None:
 
 
 class PixelBackbone(Backbone):
-    """A backbone of another package whose settings have no encoder."""
+    """A backbone as in another package, whose settings have no encoder."""
 
     Settings = BaseSettings
 

@@ -1,4 +1,4 @@
-"""NP and ANP: samples against NumPy loops, the loss against its definition, the effect of more samples."""
+"""NP and ANP: samples against NumPy loops, the loss against its definition, and the effect of more samples."""
 
 import itertools
 
@@ -16,7 +16,7 @@ from tests.backbones.two_path_models import SIZES, batch, build, rows
 
 
 def likelihoods(raw: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Log-densities of points, summed over outputs."""
+    """The log-densities of points, summed over outputs."""
     return norm.logpdf(y, raw[:, :2], np.sqrt(np.logaddexp(0, raw[:, 2:]))).sum(1)
 
 
@@ -39,11 +39,11 @@ def test_every_sample_equals_numpy_loops(name: str) -> None:
 
 
 @torch.no_grad()
-def test_np_with_one_sample_and_no_variance_is_the_two_path_cnp_with_the_same_weights() -> None:
+def test_np_with_one_sample_and_zero_variance_equals_the_two_path_cnp_with_the_same_weights() -> None:
     latent, plain, episodes = build("np", samples=1), build("two-path-cnp"), batch()
     latent.normals.zero_()
     weights = latent.state_dict()
-    for name in ("weight", "bias"):  # only the mean of z remains
+    for name in ("weight", "bias"):  # the context determines only the mean of z
         weights[f"encoders.second.post.2.{name}"] = weights[f"encoders.second.post.2.{name}"][:8]
     plain.load_state_dict(weights)
     actual = latent.predict_targets(episodes.context, episodes.targets.x)
@@ -92,8 +92,8 @@ def test_with_one_sample_the_loss_is_the_evidence_lower_bound() -> None:
     assert loss(model, episodes) == pytest.approx(-(likelihood - divergence) / 4, rel=1e-8)
 
 
-def test_many_samples_of_either_distribution_give_the_same_likelihood() -> None:
-    """Training uses weighted samples of q, and predictions use samples of p."""
+def test_many_samples_of_posterior_and_prior_give_the_same_likelihood() -> None:
+    """Training uses importance-weighted samples of q, and predictions use samples of p."""
     episodes = batch((4, 2))
     model = build("np", samples=4000, train_samples=4000, latent=1)
     with torch.no_grad():
@@ -103,7 +103,7 @@ def test_many_samples_of_either_distribution_give_the_same_likelihood() -> None:
 
 
 def test_more_samples_raise_the_bound_and_the_joint_score_in_expectation() -> None:
-    """Theorem 1 of Burda et al. 2016. Differences exceed four standard errors over independent samples of z."""
+    """Theorem 1 of Burda et al. 2016. The differences exceed four standard errors over independent samples of z."""
     episode = batch((4,))
     counts = (1, 4, 32)
     models = {samples: build("np", samples=9600, train_samples=samples, latent=2) for samples in counts}

@@ -1,4 +1,4 @@
-"""The average of losses in training: every episode has the same weight, however many of its points are scored."""
+"""The mean of the training loss: every episode has the same weight, independent of its number of scored points."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def test_mean_by_episode_is_the_mean_over_episodes_of_means_over_scored_position
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_both_means_are_equal_if_all_episodes_have_equally_many_scored_positions(dtype: torch.dtype) -> None:
+def test_both_means_are_equal_if_all_episodes_have_the_same_number_of_scored_positions(dtype: torch.dtype) -> None:
     for episodes, positions, count in ((16, 64, 64), (7, 13, 5), (64, 41, 11), (3, 129, 127)):
         scored = (torch.arange(positions) < count).expand(episodes, -1)
         point_losses = torch.randn(episodes, positions, generator=torch.Generator().manual_seed(count)).to(dtype)
@@ -39,7 +39,7 @@ def test_both_means_are_equal_if_all_episodes_have_equally_many_scored_positions
 
 
 def test_mean_by_episode_does_not_change_the_distribution_of_context_sizes() -> None:
-    """N ~ U{3, ..., 196} has mean 99.5; weighted by the number of targets, M ~ U{3, ..., 199 - N}, the mean is 68.9."""
+    """N ~ U{3, ..., 196} has mean 99.5. Weighted by the number of targets, M ~ U{3, ..., 199 - N}, its mean is 68.9."""
     family = ImageCompletion(ImageParameters(sampling="cmab", max_related=0, classes=2, drawings=20))
     episodes = family.sample(Request(4000, 196, torch.Generator().manual_seed(0)))
     counts = episodes.context.counts.unsqueeze(1).double().expand(episodes.scored.shape)

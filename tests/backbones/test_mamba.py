@@ -1,4 +1,4 @@
-"""Mamba: the paper's size, mamba-ssm's names and initialisation, agreement with transformers, and its states."""
+"""Mamba: size of the paper, initialisation of mamba-ssm, agreement with the transformers library, and states."""
 
 import math
 from pathlib import Path
@@ -31,7 +31,7 @@ def points(batch: int = 3, count: int = 12, dim: int = 5) -> Points:
     return Points.full(x, torch.randn(batch, count, 1, generator=generator))
 
 
-def theirs(ours: Mamba) -> torch.nn.Module:
+def transformers_mamba(ours: Mamba) -> torch.nn.Module:
     """`transformers.MambaModel` with our weights, which have the same names."""
     from transformers import MambaConfig, MambaModel
 
@@ -54,7 +54,7 @@ def theirs(ours: Mamba) -> torch.nn.Module:
     return reference
 
 
-def test_the_number_of_parameters_is_that_of_the_paper() -> None:
+def test_the_number_of_parameters_is_10_52_million_as_in_the_paper() -> None:
     """10.52 million."""
     assert Mamba(MambaSettings(), TaskShape(x_dim=20, points=41)).parameter_count == pytest.approx(10.52e6, rel=1e-3)
 
@@ -62,14 +62,14 @@ def test_the_number_of_parameters_is_that_of_the_paper() -> None:
 def test_predictions_equal_those_of_transformers() -> None:
     ours, batch = model(), points()
     with torch.no_grad():
-        hidden = theirs(ours)(inputs_embeds=ours.read_in(batch)).last_hidden_state
+        hidden = transformers_mamba(ours)(inputs_embeds=ours.read_in(batch)).last_hidden_state
         expected = ours.read_out(hidden[:, ::2])
     torch.testing.assert_close(ours.predict_next(batch).mean, expected, atol=1e-6, rtol=1e-5)
 
 
 def test_gradients_equal_those_of_transformers() -> None:
     ours, batch = model(), points()
-    reference = theirs(ours)
+    reference = transformers_mamba(ours)
     ours.predict_next(batch).loss(batch.y).mean().backward()
     hidden = reference(inputs_embeds=ours.read_in(batch).detach()).last_hidden_state
     (ours.read_out(hidden[:, ::2]) - batch.y).square().sum(-1).mean().backward()
@@ -79,8 +79,9 @@ def test_gradients_equal_those_of_transformers() -> None:
             torch.testing.assert_close(p.grad, expected[name].grad, atol=2e-6, rtol=1e-4, msg=name)
 
 
-def test_the_initialisation_is_that_of_mamba_ssm() -> None:
-    """Default linear layers, outputs divided by sqrt(layers), steps in [0.001, 0.1], A = -(1, ..., S), D = 1."""
+def test_weights_are_initialised_as_in_mamba_ssm() -> None:
+    """PyTorch's default for linear layers, output layers divided by sqrt(layers), steps in [0.001, 0.1], A = -(1, ...,
+    S), and D = 1."""
     mixer = model(layers=4, width=64, state=16).layers[1].mixer
     assert mixer.in_proj.weight.std().item() == pytest.approx(1 / math.sqrt(3 * 64), rel=0.05)
     assert mixer.out_proj.weight.std().item() == pytest.approx(1 / math.sqrt(3 * 128) / 2, rel=0.05)
@@ -93,7 +94,8 @@ def test_the_initialisation_is_that_of_mamba_ssm() -> None:
 
 
 def test_chunks_of_any_sizes_equal_one_pass() -> None:
-    """The cache of transformers restarts on chunks of more than one token; pairs need two tokens."""
+    """The transformers library is not the reference, because its cache restarts on chunks of more than one token, and a
+    point is two tokens."""
     ours, batch = model(), points()
     tokens = ours.read_in(batch)
     block = ours.layers[0]
@@ -123,7 +125,7 @@ def test_the_convolution_equals_that_of_torch_with_channels_last() -> None:
     assert torch.autograd.gradcheck(depthwise_convolution, [t.requires_grad_() for t in arguments])
 
 
-def test_the_recurrence_and_the_residual_stream_are_in_float32_with_autocast() -> None:
+def test_the_recurrence_and_the_residual_stream_are_in_float32_under_autocast() -> None:
     ours, batch = model(), points()
     exact = ours.predict_next(batch).mean
     block = ours.layers[0]
@@ -158,8 +160,10 @@ def test_decays_skips_and_frequencies_have_no_weight_decay(backbone: str, ending
     assert sum(p.numel() for group in (decayed, undecayed) for p in group["params"]) == ours.parameter_count
 
 
-def test_a_finished_run_does_not_depend_on_the_back_end_of_its_training(tmp_path: Path) -> None:
-    """Weights from a CUDA device can be used on a CPU; training needs the back end that is set."""
+def test_a_finished_run_can_be_loaded_without_the_back_end_of_its_training(tmp_path: Path) -> None:
+    """Weights that were trained on a CUDA device can be used on a CPU. Only training needs the back end in the
+    settings.
+    """
     run = create(tmp_path, resolve_run("linear", "mamba", "smoke", overrides=["train.steps=1", "backbone.scan=torch"]))
     train(run)
     config = run.path / "config.toml"

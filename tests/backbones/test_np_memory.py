@@ -1,4 +1,4 @@
-"""Table 1 of the constant-memory paper (arXiv 2306.12599): the growth of memory with the context."""
+"""Growth of memory with the context, as in table 1 of the constant-memory paper (arXiv 2306.12599)."""
 
 import pytest
 import torch
@@ -15,8 +15,10 @@ SMALL = {"layers": 2, "width": 16, "heads": 2}
 @pytest.mark.parametrize(
     ("name", "lower", "upper"), [("tnp-d", 3, 4), ("eqtnp", 3, 4), ("lbanp", 1.5, 2), ("cmanp", 1, 1.05)]
 )
-def test_memory_for_a_context_twice_as_long(name: str, lower: float, upper: float) -> None:
-    """Memory is quadratic, linear or constant if attention scores are stored as a matrix, without a fused kernel."""
+def test_memory_growth_if_the_context_doubles(name: str, lower: float, upper: float) -> None:
+    """Memory is quadratic, linear or constant in the context if attention scores are stored as a matrix (no fused
+    kernel).
+    """
     cls = BACKBONES.get(name)
     latent_sizes = {"latents": 64, "hidden": 16} if name in ("lbanp", "cmanp") else {}
     model = cls(cls.Settings(**SMALL, **latent_sizes), TaskShape(2, 8, head="gaussian", question="targets")).eval()

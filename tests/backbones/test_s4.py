@@ -36,12 +36,12 @@ def episodes() -> Episodes:
 
 
 def test_the_number_of_parameters_is_that_of_the_paper() -> None:
-    """10.49 million: read-in, 24 blocks of width 435, read-out."""
+    """10.49 million: a read-in layer, 24 blocks of width 435, and a read-out layer."""
     assert S4D(S4D.Settings(), TaskShape(x_dim=20, points=41)).parameter_count == pytest.approx(10.49e6, rel=1e-3)
 
 
 def test_s4_shares_its_matrix_between_channels() -> None:
-    """S4 has one A, P and B per block, and S4D one A per channel: S4 has 6 % fewer parameters."""
+    """S4 has one A, P and B per block, and S4D has one A per channel. S4 therefore has 6 % fewer parameters."""
     count = S4(S4.Settings(layers=1), TaskShape(x_dim=20, points=41)).parameter_count
     read_in, read_out = 21 * 435, 436
     system, block = 435 * (64 + 1) + 3 * 64, 435 * 870 + 870 + 3 * 435
@@ -49,14 +49,14 @@ def test_s4_shares_its_matrix_between_channels() -> None:
 
 
 @MODELS
-def test_steps_start_log_uniform_in_their_range(cls: type[S4D] | type[S4]) -> None:
+def test_step_sizes_are_initialised_log_uniformly_in_their_range(cls: type[S4D] | type[S4]) -> None:
     steps = torch.exp(model(cls, width=400, dt_min=0.01, dt_max=0.5).layers[0].system.log_dt)
     assert 0.01 <= steps.min() < 0.012
     assert 0.4 < steps.max() <= 0.5
     assert steps.log().mean().item() == pytest.approx(math.log(0.01 * 0.5) / 2, abs=0.2)
 
 
-def test_s4d_starts_from_the_chosen_spectrum() -> None:
+def test_s4d_is_initialised_with_the_selected_spectrum() -> None:
     for init, second in (("lin", math.pi), ("inv", 16 / math.pi * (16 / 3 - 1))):
         system = model(S4D, init=init).layers[0].system
         torch.testing.assert_close(torch.exp(system.log_A_real), torch.full((12, 8), 0.5))
@@ -64,15 +64,15 @@ def test_s4d_starts_from_the_chosen_spectrum() -> None:
 
 
 @MODELS
-def test_s4s_recovered_output_vector_is_complex_normal(cls: type[S4D] | type[S4]) -> None:
-    """Both start with C ~ N(0, 1); S4 stores C (I - A^L)."""
+def test_the_initial_output_vector_is_complex_normal(cls: type[S4D] | type[S4]) -> None:
+    """Both models start with C ~ N(0, 1). S4 stores C (I - A^L), from which the test recovers C."""
     system = model(cls, width=60).layers[0].system
     C = system.C.flatten(1) if cls is S4D else system._system()[2] / 2
     assert C.std().item() == pytest.approx(math.sqrt(0.5), rel=0.1)
 
 
 @MODELS
-def test_rates_have_a_separate_learning_rate_and_no_weight_decay(cls: type[S4D] | type[S4]) -> None:
+def test_system_parameters_have_a_separate_learning_rate_and_no_weight_decay(cls: type[S4D] | type[S4]) -> None:
     backbone = model(cls, rate_factor=0.1)
     optimiser = make_optimiser(backbone, TrainSettings(steps=1, optimiser="adamw", weight_decay=0.3))
     others, rates = optimiser.param_groups
@@ -87,7 +87,7 @@ def test_rates_have_a_separate_learning_rate_and_no_weight_decay(cls: type[S4D] 
 
 @MODELS
 def test_a_block_is_system_gelu_glu_residual_norm(cls: type[S4D] | type[S4]) -> None:
-    """Compares with the equations, with channels last and the convolution as a sum."""
+    """The reference implements the equations, with channels last and the convolution as a sum."""
     block = model(cls).layers[0]
     x = torch.randn(2, 7, 12)
     kernel = block.system.kernel(7)
@@ -100,7 +100,7 @@ def test_a_block_is_system_gelu_glu_residual_norm(cls: type[S4D] | type[S4]) -> 
 @MODELS
 @pytest.mark.parametrize("length", [24, 150])
 def test_chunks_of_any_sizes_equal_one_pass(cls: type[S4D] | type[S4], length: int) -> None:
-    """For the training length, and for sequences longer than S4's kernel."""
+    """Sequences have the training length, or are longer than S4's kernel."""
     block = model(cls).layers[0].double()
     x = torch.randn(2, length, 12, dtype=torch.float64)
     with torch.no_grad():
@@ -115,7 +115,9 @@ def test_chunks_of_any_sizes_equal_one_pass(cls: type[S4D] | type[S4], length: i
 
 @MODELS
 def test_float32_is_accurate_beyond_the_trained_length(cls: type[S4D] | type[S4]) -> None:
-    """500 examples with a model for 41, with the state size of the paper, against float64."""
+    """The model is built for 41 examples with the state size of the paper. For 500 examples, float32 agrees with
+    float64.
+    """
     backbone, batch = model(cls, points=41, layers=1, state=64).eval(), points(batch=1, count=500)
     with torch.no_grad():
         actual, exact = (
@@ -127,7 +129,7 @@ def test_float32_is_accurate_beyond_the_trained_length(cls: type[S4D] | type[S4]
 
 @MODELS
 def test_gradients_pass_through_states(cls: type[S4D] | type[S4]) -> None:
-    """Gradients of `condition` and `query` equal those of one pass over the sequence."""
+    """The gradients of `condition` and `query` equal those of one pass over the sequence."""
     backbone, all_points = model(cls).double(), points(count=7).to(dtype=torch.float64)
 
     def gradients(answer: Tensor) -> list[Tensor]:
@@ -149,7 +151,7 @@ def test_the_state_does_not_grow(cls: type[S4D] | type[S4]) -> None:
 @MODELS
 @pytest.mark.parametrize("count", [11, 201])
 def test_predictions_with_bfloat16_are_close_to_float32(cls: type[S4D] | type[S4], count: int) -> None:
-    """Compares all questions, with convolutions by the product and by the FFT."""
+    """Both questions are compared, with convolutions by matrix product and by FFT."""
     backbone, batch = model(cls, points=count), points(count=count)
     context, x = batch.span(0, count - 2), batch.x[:, :2]
 
@@ -168,8 +170,10 @@ def test_predictions_with_bfloat16_are_close_to_float32(cls: type[S4D] | type[S4
 
 
 @MODELS
-def test_the_system_is_in_float32_with_autocast(cls: type[S4D] | type[S4], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The inputs of the mixing layer, and the state, have full precision even for tokens in half precision."""
+def test_the_state_space_system_is_in_float32_under_autocast(
+    cls: type[S4D] | type[S4], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The inputs of the mixing layer and the state have full precision, even for tokens in half precision."""
     block, tokens = model(cls).layers[0], torch.randn(2, 8, 12).bfloat16()
     monkeypatch.setattr(block, "_finish_block", lambda u, y: y.permute(1, 2, 0))
 
@@ -183,7 +187,7 @@ def test_the_system_is_in_float32_with_autocast(cls: type[S4D] | type[S4], monke
 
 
 def test_dropout_uses_the_generator_of_the_loss() -> None:
-    """Dropout depends only on the seed, is off in evaluation, and does not change the global random state."""
+    """Dropout depends only on the seed, is off in eval mode, and does not change the global random state."""
     backbone, batch = model(S4D, dropout=0.5).train(), episodes()
 
     def loss(seed: int) -> float:

@@ -1,4 +1,4 @@
-"""Sequence backbones process long sequences in segments, with the same predictions and with less memory."""
+"""Sequence backbones process long sequences in segments, with equal predictions and less memory."""
 
 from dataclasses import replace
 
@@ -48,7 +48,7 @@ def backbone(request: pytest.FixtureRequest) -> SequenceBackbone:
 
 
 PREFIXES = [0, 4, 5, 6, 22]
-# Every pair of values is always tested; `make test-slow` tests the full product.
+# Every pair of parameter values is always tested. `make test-slow` tests the full product.
 PAIRWISE = [
     (1, None, True),
     (1, PREFIXES, False),
@@ -57,7 +57,7 @@ PAIRWISE = [
     (22, None, True),
     (22, PREFIXES, False),
 ]
-# Models that differ from another one only in their positions or state-space system are tested with one segment length.
+# These models differ from others only in their positions or state-space system, so one segment length suffices.
 DERIVED, DERIVED_CASES = ("gpt2-sinusoidal", "s4d"), [(5, None, False), (5, PREFIXES, True)]
 PRODUCT = [
     (segment, prefixes, forked) for segment in (1, 5, 22) for prefixes in (None, PREFIXES) for forked in (False, True)
@@ -125,7 +125,7 @@ def test_more_points_than_learned_positions_are_refused_in_segments(
 
 
 class LargestTensor(TorchDispatchMode):
-    """Number of elements of the largest tensor that is computed inside the `with` block."""
+    """Records the number of elements of the largest tensor that is computed inside the `with` block."""
 
     elements = 0
 
@@ -159,13 +159,13 @@ def test_no_tensor_of_a_recurrent_model_grows_with_the_sequence(
 def test_attention_memory_is_linear_in_the_sequence(forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair_sequence, "SEGMENT_SIZE", 16)
     short, long = (largest_tensor("gpt2", n, forked) for n in (160, 640))
-    # The largest tensor is the mask of the 32 tokens of a segment or, with queries, the scores of 2 heads and 16
+    # The largest tensor is the mask of the 32 tokens of a segment. With queries, it holds the scores of 2 heads and 16
     # queries, which also attend to themselves.
     assert long == (2 * 16 * (2 * 640 + 1) if forked else 32 * (2 * 640))
     assert long <= 4 * short
 
 
-def test_sequences_of_usual_lengths_are_processed_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sequences_of_common_lengths_are_processed_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     backbone = model("gpt2")
     monkeypatch.setattr(type(backbone), "advance", None)
     monkeypatch.setattr(type(backbone), "start", None)

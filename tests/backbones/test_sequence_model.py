@@ -1,4 +1,4 @@
-"""Sequence models with any mixers: settings, sizes, states, and errors."""
+"""Sequence models with arbitrary mixers: settings, sizes, states, and errors."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def points(count: int) -> Points:
     return Points.full(torch.randn(2, count, 4, generator=generator), torch.randn(2, count, 1, generator=generator))
 
 
-def test_the_guide_names_every_mixer() -> None:
+def test_the_documentation_lists_every_mixer() -> None:
     text = (Path(__file__).parents[2] / "docs" / "sequence-mixers.md").read_text()
     missing = [name for name in MIXERS.builtin_entries if f"`{name}`" not in text]
     assert not missing, f"name {missing} in docs/templates/sequence-mixers.md, and run `make pages`"
@@ -46,11 +46,11 @@ def test_a_backbone_has_the_settings_that_its_mixer_uses(name: str) -> None:
     for key in ("heads", "inner", "state", "rank", "filter_order"):
         assert (key in settings) == (key in uses)
     assert ("max_points" in settings) == ("longest" in uses)
-    # Settings of all backbones.
+    # These settings are common to all backbones.
     assert {"conv", "mlp", "feedforward"} <= settings.keys() and "conv" in uses
 
 
-# Numbers of parameters of one layer of width D with H heads, as in papers and released code.
+# The numbers of parameters of one layer of width D with H heads, as in papers and released code.
 D, H = 64, 4
 COUNTS = {
     "linear-attention": 4 * D * D,
@@ -86,7 +86,9 @@ def test_the_filter_network_of_hyena_has_the_size_of_its_order(units: int) -> No
 
 @pytest.mark.parametrize("name", UNIFORM)
 def test_a_state_has_the_documented_size(name: str) -> None:
-    """A state has rows times channels of values, and a window. For attention and hyena, it grows with the tokens."""
+    """A state holds rows times channels of values, and a window of tokens. For attention and hyena, it grows with
+    the tokens.
+    """
     longer = {"max_points": 30} if name == "hyena" else {}
     backbone = model(name, layers=1, width=D, **longer)
     sizes = [backbone.condition(points(count)).nbytes // 4 for count in (5, 20)]
@@ -115,7 +117,7 @@ def test_a_list_of_mixers_is_repeated_for_all_layers() -> None:
 
 @pytest.mark.parametrize(("preset", "pairs"), [("grid", 1), ("small", 2)])
 def test_mambaformer_is_a_mamba_block_and_pairs_of_attention_and_mamba(preset: str, pairs: int) -> None:
-    """The n_layer blocks of the released code (n_layer is even) are after a first one."""
+    """The n_layer blocks of the released code (n_layer is even) follow a first Mamba block."""
     config = resolve_run("linear", "mambaformer", preset)
     backbone = config.build(config.task.build())
     mixers = [type(block.mixer).__name__ for block in backbone.layers]
@@ -123,7 +125,7 @@ def test_mambaformer_is_a_mamba_block_and_pairs_of_attention_and_mamba(preset: s
     assert all(block.mlp is None for block in backbone.layers)
 
 
-def test_values_are_passed_through_other_mixers() -> None:
+def test_values_of_the_first_layer_are_passed_through_other_mixers() -> None:
     """The values of RWKV-7's first layer pass through attention to its later layers."""
     backbone = model("hybrid", layers=3, mixers=["rwkv7", "attention", "rwkv7"], heads=2)
     assert [getattr(block.mixer, "first", None) for block in backbone.layers] == [True, None, False]
@@ -163,7 +165,7 @@ def test_wrong_numbers_of_taps_are_refused(backbone: str, taps: int) -> None:
     assert_conv_is_refused(backbone, taps, str(taps))
 
 
-def test_hyena_ends_at_its_longest_sequence() -> None:
+def test_hyena_refuses_sequences_longer_than_its_filter() -> None:
     backbone = model("hyena")
     assert backbone.longest == 13 and backbone.too_long(12) is None and "12" in str(backbone.too_long(13))
     with refused("not-applicable", "hyena", 13, "-o backbone.max_points=14"):
@@ -176,8 +178,8 @@ def test_a_filter_that_is_shorter_than_the_trained_sequence_is_refused() -> None
         model("hyena", max_points=12)
 
 
-def test_the_cost_of_a_filter_depends_on_the_sequence_not_on_its_limit() -> None:
-    """A filter for half a billion points does not allocate as many numbers."""
+def test_the_cost_of_a_filter_depends_on_the_sequence_length_not_on_the_maximum_length() -> None:
+    """A filter for half a billion points does not allocate half a billion numbers."""
     backbone = model("hyena", max_points=500_000_000)
     assert bool(backbone.predict_next(points(6)).point().isfinite().all())
 
@@ -190,13 +192,13 @@ def test_names_of_mixers_are_normalised() -> None:
     ]
 
 
-def test_mamba_without_a_convolution_is_a_hybrid() -> None:
+def test_the_error_for_mamba_without_a_convolution_suggests_the_hybrid_backbone() -> None:
     assert_conv_is_refused("mamba", 0, '-o backbone.mixers=["mamba"]', "-o backbone.conv=0")
     resolve_run("linear", "hybrid", "smoke", overrides=['backbone.mixers=["mamba"]', "backbone.conv=0"])
 
 
 def test_growing_states_of_unequal_episodes_are_padded() -> None:
-    """Updates with different numbers of new points per episode: keys and values are padded on the left."""
+    """Updates may have different numbers of new points per episode. Keys and values are then padded on the left."""
     backbone, batch = model("hybrid", layers=3, mixers=["mamba2", "attention", "hyena"], max_points=40), points(9)
     mask = torch.ones(2, 9, dtype=torch.bool)
     mask[0, 4:] = False

@@ -1,4 +1,4 @@
-"""Features and losses of all set models, and conditional neural processes."""
+"""Features and losses of all set models, and predictions of conditional neural processes."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ class RecordingBackbone(SetBackbone):
         return Point(torch.zeros(*x_target.shape[:2], 1) + 0 * self.decoder[0].bias.sum())
 
 
-def test_the_question_next_cuts_every_episode_after_a_uniform_number_of_its_points():
+def test_for_next_the_context_is_a_prefix_of_uniform_length_of_every_episode():
     model = RecordingBackbone(SetSettings(), TaskShape(x_dim=2, points=6))
     mask = torch.tensor([[True, False, True, True, False, True]]).repeat(4000, 1)
     y = torch.tensor([1.0, 50.0, 2.0, 4.0, 50.0, 8.0]).reshape(1, 6, 1).repeat(4000, 1, 1)
@@ -50,14 +50,14 @@ def test_the_question_next_cuts_every_episode_after_a_uniform_number_of_its_poin
         assert torch.equal(row.nonzero().squeeze(1), mask[0].nonzero().squeeze(1)[:n])
     counts = torch.bincount(lengths, minlength=4)
     assert len(counts) == 4 and (counts - 1000).abs().max() < 4 * np.sqrt(4000 * 0.25 * 0.75)
-    # The mean over later points per episode, then over episodes: every prefix length has the same weight.
+    # The loss is averaged over later points, then over episodes, so that all episodes have the same weight.
     squares = np.array([1.0, 4.0, 16.0, 64.0])
     expected = sum(int(c) * squares[n:].mean() for n, c in enumerate(counts)) / 4000
     assert loss.item() == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(("name", "all_events"), [("cnp", True), ("tnp", False)])
-def test_every_event_is_trained_if_one_pass_answers_all_prefixes(name: str, all_events: bool) -> None:
+def test_all_events_are_in_the_loss_if_one_pass_predicts_for_all_prefixes(name: str, all_events: bool) -> None:
     model = build(name, x_dim=0, y_dim=3, marks=MARKS, related=0, head="event", question="next")
     context = events(6, batch=3)
     episodes = Episodes(context=context, scored=context.mask)
@@ -76,7 +76,7 @@ def test_unscored_and_masked_points_are_not_in_the_loss_for_next():
 
 
 def test_loss_and_gradients_are_0_without_scored_points():
-    """For example in a curriculum with fewer points than the first scored one."""
+    """This happens in a curriculum that has not reached the first scored point."""
     mask = torch.ones(2, 3, dtype=torch.bool)
     context = Points(torch.zeros(2, 3, 2), torch.ones(2, 3, 1), mask)
     unscored = Episodes(context=context, scored=torch.zeros_like(mask))
@@ -114,7 +114,7 @@ def test_fourier_features_have_periods_8_4_2_per_input():
     assert torch.equal(build("cnp").x_features(x), x)
 
 
-def test_labels_are_read_one_hot():
+def test_labels_are_encoded_one_hot():
     model = build("tnp", {"heads": 2}, classes=4, head="categorical")
     features = model.y_features(torch.tensor([[2, 0]]))
     assert features.tolist() == [[[0, 0, 1, 0], [1, 0, 0, 0]]] and features.dtype == torch.float64
@@ -133,7 +133,7 @@ def test_a_related_dataset_of_another_dimension_is_refused(name: str, values: st
 
 
 @pytest.mark.parametrize("name", ["cnp", "icicl-cnp"])
-def test_a_cnp_is_a_mean_of_means(name: str):
+def test_a_cnp_decodes_the_mean_of_the_encoded_points_of_each_dataset(name: str):
     model, context, related, x = build(name), points(3, 5), points(3, 3, 4, seed=1), points(3, 6, seed=2).x
     related.mask[0] = False
     related.mask[1, 1:] = False
@@ -157,7 +157,7 @@ def test_a_cnp_is_a_mean_of_means(name: str):
 
 
 @pytest.mark.parametrize("name", ["cnp", "icicl-cnp"])
-def test_all_prefixes_in_one_pass_equal_one_by_one(name: str):
+def test_all_prefixes_in_one_pass_equal_separate_passes(name: str):
     model, context, related = build(name, question="next"), points(3, 7), points(3, 3, 4, seed=1)
     all_prefixes = model.predict_next(context, related).mean
     for n in range(7):
@@ -177,8 +177,8 @@ def test_the_state_of_a_cnp_does_not_grow_and_points_can_be_removed(name: str):
     assert torch.equal(remaining.count, expected.count)
 
 
-def test_cnp_sizes():
-    """The encoder has six linear layers (five hidden ones), the decoder three."""
+def test_the_parameter_count_of_a_cnp_is_that_of_its_layers():
+    """The encoder has six linear layers (five of them hidden), and the decoder has three."""
     shape = TaskShape(x_dim=1, points=64, head="gaussian", question="targets", related=5)
     encoder, decoder = 3 * 128 + 5 * 129 * 128, 129 * 128 + 129 * 2
     for name, summaries in (("cnp", 1), ("icicl-cnp", 2)):

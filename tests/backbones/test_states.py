@@ -1,4 +1,4 @@
-"""A saved state belongs to one model: it loads the state, and other models refuse it."""
+"""A saved state can be loaded by the model that computed it, and by no other model."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def points(count: int = 7) -> Points:
 
 @pytest.mark.parametrize("name", SIZES)
 @torch.no_grad()
-def test_a_loaded_state_gives_the_same_bits_before_and_after_an_update(name: str, tmp_path: Path) -> None:
+def test_a_loaded_state_gives_identical_predictions_before_and_after_an_update(name: str, tmp_path: Path) -> None:
     context, new_points, x = points(), points(2), torch.randn(2, 3, 3)
     state = model(name).condition(context)
     model(name).save_state(state, tmp_path / "state")

@@ -1,4 +1,4 @@
-"""THP: sizes, the model against PyTorch's layers, the dependencies of predictions, updates, learning."""
+"""THP: sizes, predictions against PyTorch's layers, dependencies of predictions, updates, and learning."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.backbones.event_models import (
     empty_queries,
     events,
     model,
-    share_learned_in_context,
+    train_and_measure_skill,
 )
 from tests.refusals import refused
 
@@ -29,9 +29,9 @@ SMALL = {"layers": 2, "width": 12, "heads": 2, "feedforward": 10}
 
 @pytest.mark.parametrize("marks", [1, 97, 984])
 def test_parameter_counts_are_those_of_the_published_sizes(marks: int) -> None:
-    """d = 64, 2 layers with 1 head of 64 and feed-forward networks of 64, gaps from 64 -> 64 -> 24, marks from 64 -> K,
-    as in configs/model/thp_mix.yaml of Meta TPP. The embedding has one more row: for padding there, for the start
-    here."""
+    """As in configs/model/thp_mix.yaml of Meta TPP: d = 64, 2 layers with 1 head of 64 and feed-forward networks of 64,
+    a gap network with widths 64 -> 64 -> 24, and a mark network 64 -> K. The embedding has one additional row, which is
+    for padding in Meta TPP, and for the start token in this package."""
     events = (marks + 1) * 64
     layer = 3 * 64 * 64 + (64 * 64 + 64) + 2 * (64 * 64 + 64) + 2 * (2 * 64)
     read_out = (64 * 64 + 64) + (64 * 24 + 24) + (64 * marks + marks)
@@ -42,7 +42,7 @@ def test_parameter_counts_are_those_of_the_published_sizes(marks: int) -> None:
 @pytest.mark.parametrize(("encode", "column"), [("gap", GAP), ("time", TIME)])
 @torch.no_grad()
 def test_predictions_equal_those_of_torch_layers(encode: str, column: int) -> None:
-    """Tokens are a start token at time 0 and the events; the encoding is added before every layer."""
+    """The tokens are a start token at time 0 and the events. The time encoding is added before every layer."""
     backbone, context = model(THP, **SMALL, encode=encode), events(masked=False)
     times = torch.cat([torch.zeros(2, 1).double(), context.y[..., column]], 1)
     index = np.arange(12)
@@ -75,8 +75,10 @@ def test_predictions_equal_those_of_torch_layers(encode: str, column: int) -> No
 
 @pytest.mark.parametrize("encode", ["gap", "time"])
 def test_the_density_of_an_event_does_not_depend_on_the_event(encode: str) -> None:
-    """In the released code of Zuo et al. the intensity of event i depends on event i. Here no parameter of the density
-    of event i depends on event i or later ones, and the gradient of the likelihood is that of a fixed density."""
+    """In the released code of Zuo et al., the intensity of event i depends on event i. In this package, no parameter of
+    the density of event i depends on event i or later events, and the gradient of the likelihood is that of a fixed
+    density.
+    """
     backbone, context = model(THP, **SMALL, encode=encode), events(masked=False)
     y = context.y.clone().requires_grad_()
     answer = backbone.predict_next(replace(context, y=y))
@@ -105,8 +107,8 @@ def test_predictions_do_not_depend_on_the_predicted_event_or_later_ones() -> Non
 
 
 @torch.no_grad()
-def test_updates_in_any_portions_equal_conditioning_on_everything() -> None:
-    """Some portions have no valid events of an episode."""
+def test_updates_in_any_portions_equal_conditioning_on_all_events() -> None:
+    """Some portions contain no valid event of an episode."""
     backbone, context = model(THP, **SMALL), events()
     context.mask[1, 3:6] = False
     expected = backbone.condition(context)
@@ -139,7 +141,7 @@ def test_dropout_uses_the_generator_of_the_loss() -> None:
     assert torch.equal(loss(0), loss(1))
 
 
-def test_loss_is_the_mean_over_all_scored_events() -> None:
+def test_the_loss_is_the_mean_over_all_scored_events() -> None:
     backbone, context = model(THP, **SMALL), events(masked=False)
     scored = context.mask.clone()
     scored[:, 0], scored[1, 5:] = False, False
@@ -150,7 +152,7 @@ def test_loss_is_the_mean_over_all_scored_events() -> None:
 
 
 @torch.no_grad()
-def test_a_loaded_state_gives_the_same_bits_before_and_after_an_update(tmp_path: Path) -> None:
+def test_a_loaded_state_gives_identical_predictions_before_and_after_an_update(tmp_path: Path) -> None:
     backbone, context, new_events = model(THP, **SMALL), events(), events(3)
     state = backbone.condition(context)
     backbone.save_state(state, tmp_path / "state")
@@ -162,10 +164,10 @@ def test_a_loaded_state_gives_the_same_bits_before_and_after_an_update(tmp_path:
 
 @pytest.mark.slow
 def test_rates_of_poisson_processes_are_learned_in_context() -> None:
-    assert share_learned_in_context(THP, 90, 5e-3, width=16, layers=1) > 0.5
+    assert train_and_measure_skill(THP, 90, 5e-3, width=16, layers=1) > 0.5
 
 
-def test_other_tasks_and_other_marks_are_refused() -> None:
+def test_tasks_marks_and_settings_that_do_not_apply_are_refused() -> None:
     with refused("not-applicable", "THP", "point-process"):
         THP(THP.Settings(), TaskShape(x_dim=3, points=8))
     context = events()

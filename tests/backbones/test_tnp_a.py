@@ -1,5 +1,5 @@
-"""TNP-A against a loop over targets, each of which is predicted given the outputs of earlier targets: the joint density
-given the true outputs, and paths given their own draws."""
+"""TNP-A against a loop over targets that predicts each target given the outputs of earlier targets: their true outputs
+for the joint density, and sampled outputs for paths."""
 
 from typing import Any
 
@@ -16,8 +16,8 @@ from tests.backbones.small_np import batch, build, unpadded_episode
 
 
 def predict_one_by_one(model: Any, x: Tensor, y: Tensor, x_target: Tensor, y_target: Tensor) -> Gaussian:
-    """Predictions at every target given the true outputs of earlier targets, `(Q, dy)`, with one pass per target over a
-    sequence that ends with it."""
+    """The predictions at every target given the true outputs of earlier targets, `(Q, dy)`. Each target has a separate
+    pass, over a sequence that ends with it."""
     rows = [
         encode_next_target(model, x, y, x_target[:i], y_target[:i], x_target[i])
         if len(x) + i
@@ -30,7 +30,7 @@ def predict_one_by_one(model: Any, x: Tensor, y: Tensor, x_target: Tensor, y_tar
 
 
 def joint_scores(model: Any, context: Points, targets: Points) -> dict[str, Tensor]:
-    """Joint scores of the valid targets."""
+    """The joint scores of the valid targets."""
     with torch.no_grad():
         scores = model.joint_scores(model.predict_targets(context, targets.x), context, targets, targets.mask)
     assert isinstance(scores, dict)
@@ -38,7 +38,7 @@ def joint_scores(model: Any, context: Points, targets: Points) -> dict[str, Tens
 
 
 @torch.no_grad()
-def test_the_joint_score_equals_that_of_a_loop_over_targets() -> None:
+def test_the_joint_score_equals_a_loop_over_targets() -> None:
     model, episodes = build("tnp-a"), batch([(5, 4), (3, 1), (2, 5)])
     actual = joint_scores(model, episodes.context, episodes.queries)
     assert actual.keys() == {"log_likelihood_joint", "log_likelihood_teacher_forced"}
@@ -49,7 +49,7 @@ def test_the_joint_score_equals_that_of_a_loop_over_targets() -> None:
             torch.testing.assert_close(score[b], expected, rtol=1e-9, atol=1e-9)
 
 
-def test_the_loss_is_the_joint_score_with_noise_only_for_a_spread_of_0_05() -> None:
+def test_the_loss_is_the_joint_score_and_adds_noise_only_for_a_spread_of_0_05() -> None:
     episodes = batch()
     for spread, noisy in (("floor", False), ("bounded-0.1", False), ("bounded-0.05", True)):
         model = build("tnp-a", {"spread": spread})
@@ -61,8 +61,10 @@ def test_the_loss_is_the_joint_score_with_noise_only_for_a_spread_of_0_05() -> N
 
 @pytest.mark.parametrize("permute", [False, True])
 @torch.no_grad()
-def test_paths_equal_a_loop_over_targets_given_their_draws(permute: bool) -> None:
-    """Compares all paths of one episode of a masked batch, each in its order and with its random numbers."""
+def test_paths_equal_a_loop_over_targets_given_the_sampled_outputs(permute: bool) -> None:
+    """All paths of one episode of a masked batch are compared, each with its order of targets and its random
+    numbers.
+    """
     model, episodes = build("tnp-a", {"samples": 4, "permute": permute}), batch()
     actual = model.predict_targets(episodes.context, episodes.queries.x)
     assert isinstance(actual, Paths) and actual.drawn_outputs.shape == (3, 6, 4, 2)
@@ -79,7 +81,7 @@ def test_paths_equal_a_loop_over_targets_given_their_draws(permute: bool) -> Non
 
 
 @torch.no_grad()
-def test_scores_use_true_targets_and_predictions_do_not() -> None:
+def test_joint_scores_depend_on_true_outputs_and_predictions_do_not() -> None:
     model, episodes = build("tnp-a", {"samples": 3}), batch()
     targets = episodes.queries
     other = Points(targets.x, targets.y + 1, targets.mask)
@@ -105,8 +107,8 @@ def test_the_order_of_the_targets_matters() -> None:
 
 @torch.no_grad()
 def test_paths_have_the_marginals_of_the_joint_density() -> None:
-    """For two targets of one output, the integral of the density over both is 1, and that over the first target equals
-    the mixture over many paths."""
+    """For two targets with one output, the density integrates to 1 over both targets. Its integral over the first
+    target equals the mixture over many paths."""
     model = build("tnp-a", {"samples": 4000, "permute": False}, y_dim=1)
     x, y = torch.tensor([[[0.3, -1.0], [1.2, 0.4]]]).double(), torch.tensor([[[0.5], [-0.7]]]).double()
     context, x_target = Points.full(x, y), torch.tensor([[[0.1, 0.2], [0.9, -0.3]]]).double()
@@ -131,7 +133,7 @@ def test_paths_have_the_marginals_of_the_joint_density() -> None:
 
 
 @torch.no_grad()
-def test_paths_do_not_depend_on_the_portions_of_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_do_not_depend_on_the_number_of_episodes_per_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     model, episodes = build("tnp-a", {"samples": 3}), batch()
     expected = model.predict_targets(episodes.context, episodes.queries.x)
     monkeypatch.setattr(tnp_a, "_MAX_ELEMENTS", 1)
@@ -140,8 +142,10 @@ def test_paths_do_not_depend_on_the_portions_of_episodes(monkeypatch: pytest.Mon
 
 
 @torch.no_grad()
-def test_later_targets_depend_on_earlier_points_and_labels() -> None:
-    """Two paths with the same order agree for a point head. Labels are drawn, and probabilities averaged over paths."""
+def test_later_targets_depend_on_the_sampled_points_and_labels_of_earlier_targets() -> None:
+    """For a point head, two paths with the same order are equal. Labels are sampled, and probabilities are averaged
+    over paths.
+    """
     point, episodes = build("tnp-a", {"samples": 2, "permute": False}, "point"), batch()
     x, y, x_target, _ = unpadded_episode(episodes, 0)
     answer = point.predict_targets(Points.full(x, y).map(lambda t: t.unsqueeze(0)), x_target.unsqueeze(0))
@@ -170,7 +174,7 @@ def test_later_targets_depend_on_earlier_points_and_labels() -> None:
 @pytest.mark.parametrize("portions", [False, True])
 @torch.no_grad()
 def test_every_sample_is_a_separate_path(portions: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All samples differ, even if a prediction has fewer paths, and their mean is that of many paths."""
+    """All samples differ, even if a prediction averages over fewer paths. Their mean equals that of many paths."""
     model, episodes = build("tnp-a", {"samples": 2}), batch()
     query = (episodes.context, episodes.queries.x)
     answer = build("tnp-a", {"samples": 500}).predict_targets(*query)

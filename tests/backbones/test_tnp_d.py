@@ -1,4 +1,4 @@
-"""TNP-D against one encoder over the complete sequence, and gradients of all models that derive from it."""
+"""TNP-D against one encoder over the complete sequence, and gradients of all models derived from TNP-D."""
 
 import pytest
 import torch
@@ -16,10 +16,10 @@ from tests.backbones.small_np import (
 )
 
 
-# (dx, dy) of the Gaussian processes, EMNIST and CelebA.
+# The dimensions of the Gaussian processes, EMNIST and CelebA.
 @pytest.mark.parametrize(("dx", "dy", "expected"), [(1, 1, 222_082), (2, 1, 222_146), (2, 3, 222_790)])
 def test_published_sizes(dx: int, dy: int, expected: int) -> None:
-    """An embedding of four layers, six attention layers, and a read-out of two layers."""
+    """The model has an embedding of four layers, six attention layers, and a read-out network of two layers."""
     count = mlp_parameters(dx + dy, 64, 64, 64, 64) + encoder_parameters(6) + mlp_parameters(64, 128, 2 * dy)
     assert default_parameters("tnp-d", dx, dy) == default_parameters("tnp-a", dx, dy) == count == expected
 
@@ -28,7 +28,7 @@ def test_published_sizes(dx: int, dy: int, expected: int) -> None:
 def test_predictions_equal_those_of_one_encoder_over_context_and_targets() -> None:
     model, episodes = build("tnp-d"), batch()
     actual = model.predict_targets(episodes.context, episodes.queries.x)
-    for b in (0, 2):  # without context, PyTorch's layer returns NaN
+    for b in (0, 2):  # without a context, PyTorch's layer returns NaN
         x, y, x_target, _ = unpadded_episode(episodes, b)
         expected = model.decode(encode_targets(model, x, y, x_target).unsqueeze(0))
         valid = actual[b : b + 1].at(episodes.queries.mask[b])

@@ -1,4 +1,4 @@
-"""TNP-ND: its joint density against PyTorch's, the order of the targets, and its published sizes."""
+"""TNP-ND: joint density against PyTorch's, dependence on the order of targets, and published sizes."""
 
 import pytest
 import torch
@@ -16,11 +16,11 @@ from tests.backbones.small_np import (
 )
 
 
-# (dx, dy) of the Gaussian processes, EMNIST and CelebA.
+# The dimensions of the Gaussian processes, EMNIST and CelebA.
 @pytest.mark.parametrize(("dx", "dy", "expected"), [(1, 1, 332_821), (2, 1, 332_885), (2, 3, 338_431)])
 def test_published_sizes(dx: int, dy: int, expected: int) -> None:
-    """TNP-D with a read-out of means only, plus two layers of self-attention and a projection to 20 columns per
-    output."""
+    """The model is a TNP-D with a read-out network for means only, plus two layers of self-attention and a projection
+    to 20 columns per output."""
     without_covariance = (
         default_parameters("tnp-d", dx, dy) - mlp_parameters(64, 128, 2 * dy) + mlp_parameters(64, 128, dy)
     )
@@ -32,7 +32,9 @@ def test_published_sizes(dx: int, dy: int, expected: int) -> None:
 
 @pytest.mark.parametrize("covariance", ["tril", "low-rank"])
 def test_loss_and_score_are_the_joint_density_per_target(covariance: str) -> None:
-    """Compares episodes of a masked batch with PyTorch's encoder and multivariate normal distribution."""
+    """The references are PyTorch's encoder and multivariate normal distribution, applied to each episode of a masked
+    batch.
+    """
     model, episodes = build("tnp-nd", {"covariance": covariance}), batch([(5, 4), (3, 1), (2, 5)])
     expected = []
     for b in range(3):
@@ -74,7 +76,7 @@ def test_the_joint_score_without_covariance_is_the_mean_of_marginal_scores() -> 
 
 @pytest.mark.parametrize("name", ["tnp-nd", "cmanp-and"])
 @torch.no_grad()
-def test_with_another_head_a_model_equals_its_parent(name: str) -> None:
+def test_with_a_head_other_than_gaussian_a_model_equals_its_parent_model(name: str) -> None:
     small = {} if name == "tnp-nd" else {"hidden": 8, "latents": 3}
     parent, episodes = {"tnp-nd": "tnp-d", "cmanp-and": "cmanp"}[name], batch()
     model, parent_model = build(name, small, "mixture"), build(parent, small, "mixture")
@@ -90,8 +92,8 @@ def test_with_another_head_a_model_equals_its_parent(name: str) -> None:
 @pytest.mark.parametrize("name", ["tnp-nd", "cmanp-and"])
 @torch.no_grad()
 def test_the_diagonal_of_low_rank_depends_on_the_spread(name: str) -> None:
-    """The released code uses exp(r) with and without `bound_std`; here, `spread` determines the standard deviation as
-    in all other models."""
+    """The released code uses exp(r) with and without `bound_std`. In this package, `spread` determines the standard
+    deviation, as in all other models."""
     small, episodes = {} if name == "tnp-nd" else {"hidden": 8, "latents": 3}, batch([(3, 2)])
     for spread, variance in {
         "exp": lambda r: r.exp(),

@@ -1,4 +1,4 @@
-"""The Transformer of Chan et al.: its numbers of parameters, tokens and initial weights."""
+"""The Transformer of Chan et al.: parameter counts, tokens, positions, and initial weights."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def test_the_default_model_has_the_835_639_parameters_of_the_paper() -> None:
     ("encoder", "layers", "network"),
     [("resnet-64", 4, 22_176), ("resnet-512", 4, 883_904), ("contours-512", 12, 392 * 512 + 512 * 514)],
 )
-def test_label_embeddings_are_as_wide_as_features_and_both_are_reduced(
+def test_label_embeddings_have_the_width_of_features_and_both_are_projected(
     encoder: EncoderName, layers: int, network: int
 ) -> None:
     features = int(encoder.partition("-")[2])
@@ -54,7 +54,7 @@ def test_the_same_layers_map_features_and_labels_to_alternating_tokens() -> None
 
 
 def test_predictions_depend_on_the_order_of_the_context() -> None:
-    """Those of a `gpt2` with one layer do not, because it has no positions."""
+    """The predictions of a `gpt2` with one layer do not depend on the order, because it has no positional encoding."""
     torch.manual_seed(0)
     model = Transformer(TransformerSettings(layers=1, width=16, heads=2), TaskShape(x_dim=3, points=4)).eval()
     context, x = Points.full(torch.randn(1, 2, 3), torch.randn(1, 2, 1)), torch.randn(1, 1, 3)

@@ -1,4 +1,4 @@
-"""Transformer neural processes against a NumPy implementation without batches, and properties of their parts."""
+"""Transformer neural processes against an unbatched NumPy implementation, and properties of their layers."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ MODELS = [
     ("icicl-tnp", TOKENS | {"related_pseudo_tokens": 3}),
     ("icicl-tnp", TOKENS | {"related_pseudo_tokens": 3, "coupling": "direct"}),
 ]
-# Points of the context, and of each related dataset, of every episode in one batch.
+# The numbers of points of the context and of each related dataset, for every episode of a batch.
 SIZES = [(6, [4, 7, 1]), (1, []), (9, [3]), (0, [5, 2]), (0, [])]
 
 
@@ -31,13 +31,13 @@ def build(name: str, settings: dict[str, object], related: int = 3, **shape: obj
     task = {"x_dim": 2, "points": 9, "y_dim": 1, "head": "gaussian", "question": "targets"}
     model = cls(cls.Settings(**SMALL | settings), TaskShape(related=related, **task | shape))
     with torch.no_grad():
-        for parameter in model.parameters():  # so that no bias is 0 and no gain is 1
+        for parameter in model.parameters():  # Perturb all parameters so that no bias is 0 and no gain is 1.
             parameter.add_(0.1 * torch.randn_like(parameter))
     return model.double()
 
 
 def batch(sizes: list[tuple[int, list[int]]] = SIZES) -> Episodes:
-    """Masked episodes of these sizes; masked values are large."""
+    """Masked episodes of these sizes. Masked values are large."""
     generator = torch.Generator().manual_seed(0)
     count, sets = len(sizes), 3
 
@@ -97,17 +97,17 @@ def test_a_batch_equals_numpy_loops_over_episodes_and_datasets(name, settings, p
         ("icicl-tnp", {}, 2_555_010),
     ],
 )
-def test_numbers_of_parameters_are_those_of_the_papers(name, settings, count):
+def test_parameter_counts_are_those_of_the_papers(name, settings, count):
     cls = BACKBONES.get(name)
     shape = TaskShape(x_dim=1, points=64, head="gaussian", question="targets", related=5)
     assert cls(cls.Settings(**settings), shape).parameter_count == count
 
 
-def test_the_number_of_parameters_of_one_layer():
+def test_the_parameter_count_of_a_layer_is_that_of_its_parts():
     assert sum(p.numel() for p in AttentionLayer(128, 8).parameters()) == 99_200
 
 
-def test_rows_without_keys_are_unchanged_and_have_no_gradient_to_tokens():
+def test_attention_without_keys_leaves_rows_unchanged_and_has_no_gradient_to_tokens():
     layer = AttentionLayer(8, 2)
     queries = torch.randn(3, 4, 8, requires_grad=True)
     tokens = torch.randn(3, 5, 8, requires_grad=True)
@@ -155,8 +155,8 @@ def test_gradients_reach_every_parameter_and_are_finite(name, settings):
 
 
 @pytest.mark.parametrize(("name", "settings"), MODELS, ids=str)
-def test_queries_read_only_the_memory(name, settings):
-    """Predictions from a state do not use its points; the memory of pseudo-tokens does not grow with the context."""
+def test_queries_depend_only_on_the_memory_of_the_state(name, settings):
+    """Predictions from a state do not use its points. The memory of pseudo-tokens does not grow with the context."""
     model, episodes = build(name, settings), batch()
     state = model.condition(episodes.context, episodes.related)
     expected = model.query(state, episodes.targets.x).mean
@@ -167,7 +167,7 @@ def test_queries_read_only_the_memory(name, settings):
 
 
 @pytest.mark.parametrize(("name", "settings"), MODELS, ids=str)
-def test_predictions_do_not_depend_on_any_order(name, settings):
+def test_predictions_do_not_depend_on_the_order_of_points_or_datasets(name, settings):
     model, episodes = build(name, settings), batch()
     expected = model.predict_targets(episodes.context, episodes.targets.x, episodes.related).mean
     context = episodes.context.map(lambda t: shuffled(t, 1))
@@ -176,7 +176,7 @@ def test_predictions_do_not_depend_on_any_order(name, settings):
     torch.testing.assert_close(actual, shuffled(expected, 1), rtol=0, atol=1e-12)
 
 
-def test_layers_are_initialised_independently():
+def test_layers_have_different_initial_weights():
     model = build("pt-tnp", TOKENS)
     first, second = model.from_data[0], model.from_data[1]
     assert not torch.equal(first.q.weight, second.q.weight)

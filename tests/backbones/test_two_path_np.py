@@ -1,4 +1,4 @@
-"""Two-path neural processes: published sizes, predictions against NumPy loops, bounded memory, settings."""
+"""Two-path neural processes: published sizes, predictions against NumPy loops, bounded memory, and settings."""
 
 import itertools
 
@@ -14,19 +14,19 @@ from tests.backbones.two_path_models import batch, build, rows
 from tests.refusals import refused
 
 NAMES = ["two-path-cnp", "np", "bnp", "canp", "anp", "banp"]
-# dx, dy, and the depths of the published settings for Gaussian processes, EMNIST and CelebA.
+# dx, dy, and the depths of the networks in the published settings for Gaussian processes, EMNIST and CelebA.
 PUBLISHED = [(1, 1, 4, 2, 3), (2, 1, 5, 3, 4), (2, 3, 6, 3, 5)]
 
 
 def linears(*widths: int) -> int:
-    """Number of parameters of consecutive linear layers."""
+    """The number of parameters of consecutive linear layers."""
     return sum(a * b + b for a, b in itertools.pairwise(widths))
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("dx", "dy", "pre", "post", "decoder"), PUBLISHED)
 def test_published_sizes(name: str, dx: int, dy: int, pre: int, post: int, decoder: int) -> None:
-    """Adds up the layers of the released modules."""
+    """The expected size is the sum over the layers of the released modules."""
     d = 128
     attention = 3 * d * d + linears(d, d) + 2 * 2 * d
     attentive, latent = name in ("canp", "anp", "banp"), name in ("np", "anp")
@@ -78,14 +78,16 @@ def test_the_state_of_pooling_encoders_does_not_grow(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_reach_every_parameter_and_are_finite(name: str) -> None:
-    """Gradients must exceed rounding error: with one context point, those of keys are only rounding error."""
+    """Gradients must exceed rounding errors. With a single context point, gradients of keys are only rounding
+    errors.
+    """
     model, episodes = build(name), batch()
     model.loss(episodes, 0.0, torch.Generator().manual_seed(0))[0].backward()
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.norm() > 1e-6, key
 
 
-def test_wrong_sizes_of_attention_are_refused() -> None:
+def test_invalid_sizes_of_attention_are_refused() -> None:
     with refused("bad-value", "backbone.width=8", "backbone.heads=3"):
         build("canp", heads=3)
     for name in ("canp", "anp", "banp"):

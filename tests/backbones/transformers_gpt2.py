@@ -1,4 +1,4 @@
-"""GPT-2 of the transformers library, the reference of GPT-2's layers."""
+"""GPT-2 of the transformers library, as a reference for the layers of GPT-2."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from transformers import GPT2Config, GPT2Model
 
 
 def transformers_gpt2(layers: int, width: int, heads: int, positions: int, init_std: float) -> Any:
-    """A freshly initialised `transformers.GPT2Model` without dropout and with an empty vocabulary."""
+    """Build an untrained `transformers.GPT2Model` without dropout and with an empty vocabulary."""
     config = GPT2Config(
         vocab_size=1,
         n_positions=positions,

@@ -10,13 +10,13 @@ from iclbench.core.episodes import Episodes, Points
 from iclbench.registry import BACKBONES
 
 SMALL = {"width": 8, "decoder_width": 6}
-# Points of the context of every episode in one batch.
+# The number of context points of every episode of a batch.
 SIZES = (5, 1, 7, 0)
 Rows = tuple[np.ndarray, np.ndarray]
 
 
 def build(name: str, head: str = "gaussian", **settings: object) -> Backbone:
-    """A model in double precision, without biases of 0 and gains of 1."""
+    """Build a model in double precision whose biases are not 0 and whose gains are not 1."""
     cls = BACKBONES.get(name)
     torch.manual_seed(0)
     attention = {"heads": 2} if "heads" in cls.Settings.model_fields else {}
@@ -30,7 +30,7 @@ def build(name: str, head: str = "gaussian", **settings: object) -> Backbone:
 
 
 def batch(sizes: tuple[int, ...] = SIZES, targets: int = 4) -> Episodes:
-    """Masked episodes of these sizes; masked values are large."""
+    """Masked episodes of these sizes. Masked values are large."""
     generator = torch.Generator().manual_seed(0)
 
     def points(count: int) -> Points:
