@@ -1,4 +1,4 @@
-"""The bar head against SciPy: a histogram of normal quantiles with half-normal tails."""
+"""The bar head against SciPy: a histogram with borders at normal quantiles, and half-normal tails."""
 
 import math
 
@@ -21,13 +21,12 @@ def bar(*shape: int, buckets: int = 9, dy: int = 1, seed: int = 0) -> Bar:
 
 
 def borders(buckets: int) -> np.ndarray:
-    """The quantiles of a normal distribution with three times the variance of the outputs."""
+    """The borders for outputs with variance 1: quantiles of a normal distribution with variance 3."""
     return stats.norm.ppf(np.arange(1, buckets) / buckets, scale=SCALE * math.sqrt(3))
 
 
 class Reference:
-    """The same distribution, for one output: a histogram, and two half-normal distributions with the scale of the
-    outputs."""
+    """The distribution of one output in SciPy: a histogram, and two half-normal tails with the scale of the outputs."""
 
     def __init__(self, prediction: Bar, at: tuple[int, ...]) -> None:
         self.masses = prediction.bars[at].softmax(-1).numpy()
@@ -58,9 +57,9 @@ class Reference:
 
 
 @pytest.mark.parametrize("buckets", [4, 9, 100])
-def test_density_distribution_function_and_moments_are_those_of_scipy(buckets: int) -> None:
+def test_density_distribution_function_and_moments_equal_scipy(buckets: int) -> None:
     prediction = bar(2, 3, buckets=buckets)
-    y = np.linspace(-9, 9, 181) + 0.01  # no value is a border
+    y = np.linspace(-9, 9, 181) + 0.01  # no value lies on a border
     for at in np.ndindex(2, 3):
         one, expected = (
             prediction.map(lambda t, at=at: t[at].expand(len(y), *t.shape[2:])),
@@ -83,7 +82,7 @@ def test_the_distribution_function_at_the_borders_is_the_cumulative_probability(
 
 @pytest.mark.parametrize("buckets", [2, 3, 9, 100])
 def test_the_density_integrates_to_1(buckets: int) -> None:
-    """Between neighbouring borders by one value, in the tails by the trapezoidal rule."""
+    """Each bucket is integrated from one value of the density, and the tails by the trapezoidal rule."""
     prediction, edges = bar(1, buckets=buckets), borders(buckets)
 
     def density(y: np.ndarray) -> np.ndarray:
@@ -106,7 +105,7 @@ def test_quantiles_invert_the_distribution_function(level: float) -> None:
     torch.testing.assert_close(prediction.cumulative(high) - prediction.cumulative(low), torch.full_like(low, 0.9))
 
 
-def test_samples_have_the_distribution() -> None:
+def test_samples_have_the_predicted_distribution() -> None:
     prediction = bar(2, 3, dy=2)
     samples = prediction.sample(3000, torch.Generator().manual_seed(1))
     assert samples.shape == (3000, 2, 3, 2)
@@ -138,7 +137,7 @@ def test_the_mean_of_sampled_histograms_is_a_histogram() -> None:
     torch.testing.assert_close(mixed.log_likelihood(y).exp(), expected)
 
 
-def test_gradients_after_an_evaluation_in_inference_mode() -> None:
+def test_gradients_can_be_computed_after_an_evaluation_in_inference_mode() -> None:
     y = torch.zeros(1, 1, 1, dtype=torch.float64)
     with torch.inference_mode():
         bar(1, 1, buckets=77).scores(y)
@@ -150,7 +149,7 @@ def test_gradients_after_an_evaluation_in_inference_mode() -> None:
 
 @pytest.mark.parametrize("y", [0.0, 50.0, -1e4])
 @pytest.mark.parametrize("logit", [0.0, 1e4])
-def test_gradients_are_finite_for_far_outputs_and_extreme_logits(y: float, logit: float) -> None:
+def test_gradients_are_finite_for_distant_outputs_and_extreme_logits(y: float, logit: float) -> None:
     raw = torch.full((1, 1, 100), -logit)
     raw[..., 40] = logit
     raw.requires_grad_()
@@ -161,8 +160,9 @@ def test_gradients_are_finite_for_far_outputs_and_extreme_logits(y: float, logit
     assert all(score.isfinite().all() for score in scores.values())
 
 
-def test_a_discretised_normal_loses_as_much_as_the_docstring_says() -> None:
-    """Exact masses of N(m, s²) in every bucket, averaged over quantiles of m, for outputs with variance 1."""
+def test_the_likelihood_loss_by_discretisation_is_that_in_the_docstring_of_bar() -> None:
+    """The loss of a prediction with the exact bucket masses of N(m, s²), averaged over quantiles of m, for outputs with
+    variance 1."""
     s, k, count = 0.2, 100, 2000
     mean = torch.tensor(stats.norm.ppf((np.arange(count) + 0.5) / count) * math.sqrt(1 - s**2)).unsqueeze(-1)
     edges = torch.tensor(stats.norm.ppf(np.arange(k + 1) / k) * math.sqrt(3))

@@ -1,4 +1,4 @@
-"""Work is distributed over as many cores as the process may use."""
+"""The number of cores that the process may use limits the number of workers."""
 
 import os
 
@@ -12,7 +12,7 @@ from iclbench.training.processes import check_count
 
 
 def test_only_the_cores_that_the_process_may_use_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scheduler or `taskset` may give a process a few of many cores."""
+    """A scheduler or `taskset` may restrict a process to a few of many cores."""
     monkeypatch.delenv("ICLBENCH_WORKERS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 4, 5}, raising=False)

@@ -1,4 +1,4 @@
-"""Denormal numbers count as 0 in the block `flush_denormals`, in recurrences and in training."""
+"""Denormal numbers are flushed to 0 inside `flush_denormals`, in recurrences and in training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def has_denormals() -> bool:
     return float(torch.tensor(DENORMAL) * 1.0) > 0.0 and sys.float_info.min * 0.5 > 0.0
 
 
-def test_the_mode_of_the_thread_is_restored() -> None:
+def test_the_denormal_mode_of_the_thread_is_restored() -> None:
     assert has_denormals()
     with flush_denormals():
         assert not has_denormals()
@@ -33,7 +33,7 @@ def test_the_mode_of_the_thread_is_restored() -> None:
 
 
 def test_a_recurrence_flushes_denormals() -> None:
-    """Otherwise a recurrence with strong decays takes five times as long on some processors."""
+    """Without flushing, a recurrence with strong decay takes five times as long on some processors."""
     one, tiny = torch.ones(1, 1, 4, 2), torch.full((1, 1, 4, 2), DENORMAL, requires_grad=True)
     answers = full_pass(Terms(one, one, tiny))
     answers.backward(torch.full_like(answers, DENORMAL))

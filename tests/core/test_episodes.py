@@ -1,4 +1,4 @@
-"""Points and episodes."""
+"""Points and episodes: counts, spans, compaction, and queries."""
 
 import pytest
 import torch
@@ -14,27 +14,27 @@ def points():
     return Points(points.x, points.y, torch.tensor([[True, False, True, True], [True, True, False, False]]))
 
 
-def test_counts_are_of_valid_points_and_count_includes_padding(points):
+def test_counts_excludes_padding_and_count_includes_it(points):
     assert points.count == 4
     assert points.counts.tolist() == [3, 2]
     assert len(points) == 2
 
 
-def test_a_span_has_consecutive_points_of_each_episode(points):
+def test_a_span_contains_consecutive_points_of_each_episode(points):
     span = points.span(1, 3)
     assert span.x.tolist() == points.x[:, 1:3].tolist()
     assert span.mask.tolist() == [[False, True], [True, False]]
     assert points.span(0, 0).count == 0
 
 
-def test_appended_spans_are_the_points_with_their_mask(points):
+def test_appending_consecutive_spans_restores_points_and_mask(points):
     joined = points.span(0, 1).append(points.span(1))
     assert torch.equal(joined.x, points.x)
     assert torch.equal(joined.y, points.y)
     assert torch.equal(joined.mask, points.mask)
 
 
-def test_compact_puts_valid_points_first_in_their_order(points):
+def test_compact_moves_valid_points_to_the_front_in_order(points):
     compact, order = points.compact()
     assert compact.y[0, :3, 0].tolist() == [0.0, 2.0, 3.0]
     assert compact.y[1, :2, 0].tolist() == [4.0, 5.0]

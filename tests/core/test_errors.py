@@ -1,4 +1,4 @@
-"""Exceptions: pickling, error codes, and the helper `refused`."""
+"""Exceptions: pickling, error codes, and the test helper `refused`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from iclbench.sweep.work import _PartialFailureError
 from iclbench.training.fit import TrainingDivergedError
 from tests.refusals import refused
 
-# Examples of the exceptions that take more than a message.
-MADE: dict[type[IclbenchError], Callable[[], IclbenchError]] = {
+# Examples of exceptions whose constructors take more than a message.
+EXAMPLES: dict[type[IclbenchError], Callable[[], IclbenchError]] = {
     UnknownNameError: lambda: UnknownNameError("task", "linaer", ["linear"], hint="(h)", listed_by="list"),
     DataChangedError: lambda: DataChangedError("a1", "b2"),
     TrainingDivergedError: lambda: TrainingDivergedError(3, "the loss is nan"),
@@ -33,8 +33,8 @@ MADE: dict[type[IclbenchError], Callable[[], IclbenchError]] = {
 
 
 def package_exceptions() -> list[type[Exception]]:
-    """Every exception of the package. Only modules that define exceptions are imported, since importing all modules
-    takes seconds."""
+    """Return every exception class of the package. Only modules that define exceptions are imported, because importing
+    all modules takes seconds."""
     root = Path(iclbench.__file__).parent
     exceptions = re.compile(r"^class \w*(Error|Exception|Interrupted)|^class \w+\(.*(Error|Exception)", re.MULTILINE)
     for path in root.rglob("*.py"):
@@ -51,26 +51,26 @@ def package_exceptions() -> list[type[Exception]]:
 
 def test_every_exception_survives_pickle() -> None:
     exceptions = package_exceptions()
-    assert {IclbenchError, UsageError, *MADE} <= set(exceptions)
+    assert {IclbenchError, UsageError, *EXAMPLES} <= set(exceptions)
     for cls in exceptions:
-        error = MADE[cls]() if cls in MADE else cls("x")  # type: ignore[index]
+        error = EXAMPLES[cls]() if cls in EXAMPLES else cls("x")  # type: ignore[index]
         copy = pickle.loads(pickle.dumps(error))
         assert type(copy) is cls and str(copy) == str(error) and copy.args == error.args
         assert {name: str(value) for name, value in vars(copy).items()} == {k: str(v) for k, v in vars(error).items()}
 
 
-def _mistyped(name: str) -> None:
+def _raise_unknown_name(name: str) -> None:
     raise UnknownNameError("task", name, ["linear"])
 
 
-def test_an_unknown_name_is_reported_by_a_process_pool() -> None:
+def test_a_process_pool_passes_on_an_unknown_name_error() -> None:
     with multiprocessing.get_context("fork").Pool(1) as pool:
-        result = pool.map_async(_mistyped, ["linaer"])
+        result = pool.map_async(_raise_unknown_name, ["linaer"])
         with refused("unknown-name", "linaer", "linear"):
             result.get(timeout=10)
 
 
-def test_every_code_in_the_package_is_listed() -> None:
+def test_every_error_code_in_the_package_is_listed() -> None:
     assignment = re.compile(r'\bcode(?:: ClassVar\[str\])? ?= ?"([a-z-]+)"')
     root = Path(iclbench.__file__).parent
     codes = {code for path in root.rglob("*.py") for code in assignment.findall(path.read_text())}
@@ -82,6 +82,6 @@ def test_every_code_in_the_package_is_listed() -> None:
     ("code", "names", "exit_code"),
     [("bad-value", ["linaer"], 2), ("unknown-name", ["quadratic"], 2), ("unknown-name", ["linaer"], 1)],
 )
-def test_refused_notices_another_code_name_and_exit_code(code: str, names: list[str], exit_code: int) -> None:
+def test_refused_fails_for_another_code_name_or_exit_code(code: str, names: list[str], exit_code: int) -> None:
     with pytest.raises(AssertionError), refused(code, *names, exit_code=exit_code):
-        _mistyped("linaer")
+        _raise_unknown_name("linaer")

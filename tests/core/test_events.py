@@ -1,4 +1,4 @@
-"""Distributions of the next event compared with SciPy, numerical integration and explicit sums."""
+"""Distributions of the next event against SciPy, numerical integration and explicit sums."""
 
 import numpy as np
 import pytest
@@ -23,12 +23,12 @@ def hazard(decay, base=(0.2, 0.5, 0.1), excited=(1.0, 0.3, 0.0), count=4):
     return HazardEvent(*rows, torch.full((count,), decay, dtype=torch.float64))
 
 
-# Decaying, constant, Poisson, and self-correcting (no base, a growing rate).
+# Rates that decay, are constant with excitation, are constant without (Poisson), and grow from a base of 0.
 HAZARDS = [hazard(2.0), hazard(0.0), hazard(2.0, excited=(0.0, 0.0, 0.0)), hazard(-0.7, base=(0.0,) * 3)]
 HAZARD_NAMES = ["excited", "flat", "poisson", "growing"]
 
 
-def test_lognormal_mixture_is_that_of_scipy():
+def test_the_lognormal_mixture_equals_scipy():
     prediction = lognormal()
     weights = prediction.logits.softmax(-1).numpy()
     frozen = stats.lognorm(s=prediction.scales.numpy(), scale=np.exp(prediction.locs.numpy()))
@@ -54,7 +54,7 @@ def test_an_interval_with_probability_1_has_no_end(prediction):
 
 
 @pytest.mark.parametrize("prediction", HAZARDS, ids=HAZARD_NAMES)
-def test_hazards_agree_with_numerical_integration_of_their_rates(prediction):
+def test_hazard_distributions_equal_numerical_integration_of_their_rates(prediction):
     def rate(s):
         decayed = np.exp(-float(prediction.decay[0]) * s)
         return prediction.base[0].numpy() + prediction.excited[0].numpy() * decayed
@@ -83,7 +83,7 @@ def test_a_poisson_process_has_exponential_gaps():
 
 
 @pytest.mark.parametrize("prediction", [lognormal(), *HAZARDS[:1]], ids=["lognormal", "hazard"])
-def test_draws_have_the_distribution_of_the_gap_and_of_the_mark(prediction):
+def test_samples_have_the_predicted_distributions_of_gap_and_mark(prediction):
     draws = prediction.sample(4000, torch.Generator().manual_seed(1))
     assert draws.shape == (4000, 4, 2)
     for position in range(2):
@@ -95,7 +95,7 @@ def test_draws_have_the_distribution_of_the_gap_and_of_the_mark(prediction):
         assert stats.chisquare(counts, expected).pvalue > 1e-3
 
 
-def test_scores_are_those_of_their_definitions():
+def test_scores_equal_their_definitions():
     prediction = lognormal()
     y = torch.stack([GAPS, torch.tensor([0.0, 1.0, 2.0, 1.0], dtype=torch.float64), GAPS.cumsum(0)], -1)
     scores = prediction.scores(y)
@@ -111,7 +111,7 @@ def test_scores_are_those_of_their_definitions():
     assert set(scores) == set(prediction.metrics)
 
 
-def test_another_unit_of_time_shifts_the_log_likelihood_by_its_logarithm():
+def test_changing_the_unit_of_time_shifts_the_log_likelihood_by_the_logarithm_of_the_factor():
     prediction = lognormal()
     slower = LogNormalEvent(prediction.logits, prediction.locs + np.log(60.0), prediction.scales, prediction.marks)
     y = torch.stack([GAPS, torch.zeros(4, dtype=torch.float64), GAPS], -1)
@@ -119,7 +119,7 @@ def test_another_unit_of_time_shifts_the_log_likelihood_by_its_logarithm():
     torch.testing.assert_close(prediction.log_likelihood(y) - np.log(60.0), slower.log_likelihood(in_seconds))
 
 
-def test_scores_of_sequences_equal_loops_over_the_released_definitions():
+def test_scores_of_sequences_equal_loops_that_follow_the_released_code():
     prediction = lognormal((2, 5))
     gaps = torch.rand(2, 5, dtype=torch.float64) + 0.1
     marks = torch.randint(3, (2, 5)).double()
@@ -142,7 +142,7 @@ def test_scores_of_sequences_equal_loops_over_the_released_definitions():
     assert torch.isnan(scores["nll_open"][1])
 
 
-def test_the_published_likelihood_bounds_the_survival_as_the_released_code_does():
+def test_the_published_likelihood_clamps_the_survival_as_in_the_released_code():
     zeros = torch.zeros(1, 2, 1)
     narrow = LogNormalEvent(zeros, zeros, zeros + 0.1, zeros)
     y, mask = torch.tensor([[[1.0, 0.0, 1.0], [1e6, 0.0, 1e6]]]), torch.ones(1, 2, dtype=torch.bool)
@@ -151,13 +151,13 @@ def test_the_published_likelihood_bounds_the_survival_as_the_released_code_does(
     assert -narrow.log_survival(y[..., 0])[0, 1] > 1000
 
 
-def test_a_censored_point_is_scored_by_the_survival_of_its_interval():
+def test_a_censored_event_is_scored_by_the_survival_probability_of_its_interval():
     prediction = lognormal()
     y = torch.stack([GAPS, torch.full((4,), float(CENSORED), dtype=torch.float64), GAPS], -1)
     torch.testing.assert_close(prediction.loss(y), -prediction.log_survival(GAPS))
 
 
-def test_a_mixed_prediction_has_the_scores_and_draws_of_its_two_predictions():
+def test_a_mixed_prediction_has_the_scores_and_samples_of_its_two_predictions():
     renewal = torch.tensor([True, False, False, True])
     prediction = MixedEvent(lognormal(), HAZARDS[0], renewal)
     y = torch.stack([GAPS, torch.ones(4, dtype=torch.float64), GAPS], -1)
@@ -185,7 +185,7 @@ def test_predictions_are_built_from_raw_outputs():
     assert prediction.locs.shape == (2, 5, 2)
     assert prediction.marks.shape == (2, 5, 4)
     assert (prediction.scales > 0.01).all()
-    # A clipped softplus would lose large values.
+    # A softplus that is clipped would not represent large values.
     assert LogNormalEvent.from_raw(torch.full((1, 10), 500.0), 4, settings).scales.max() > 499
 
 

@@ -1,4 +1,4 @@
-"""Files are written completely or not changed."""
+"""Files are either written completely or left unchanged."""
 
 import os
 from contextlib import suppress
@@ -22,7 +22,7 @@ def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [pipe]
 
 
-def test_links_are_followed(tmp_path: Path) -> None:
+def test_writing_through_a_link_replaces_its_target(tmp_path: Path) -> None:
     real, link = tmp_path / "real", tmp_path / "link"
     real.write_text("old")
     link.symlink_to(real)
@@ -33,7 +33,7 @@ def test_links_are_followed(tmp_path: Path) -> None:
 
 
 def test_folders_are_synced_as_well_as_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a power failure may remove the name of a file whose bytes are on the disk."""
+    """Otherwise, a power failure may lose the directory entry of a file whose bytes are on the disk."""
     synced: list[tuple[Path, bool]] = []
     path = tmp_path / "new" / "folder" / "file"
 
@@ -58,7 +58,7 @@ def test_only_temporary_files_of_killed_writers_are_removed(tmp_path: Path) -> N
     assert {path.name for path in tmp_path.iterdir()} == {"file", *other_names}
 
 
-def test_the_same_tensors_and_metadata_are_the_same_bytes(tmp_path: Path) -> None:
+def test_equal_tensors_and_metadata_give_identical_files(tmp_path: Path) -> None:
     metadata = {f"key {i}": f"\u00e4 '\"\\ \n {i}" for i in range(9)}
     tensors = {"a": torch.arange(3), "b": torch.ones(2, 2)}
     for name in ("one", "two", "three"):
@@ -69,7 +69,7 @@ def test_the_same_tensors_and_metadata_are_the_same_bytes(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("files_renamed", [0, 1, 2, 3])
-def test_weights_match_their_digest_wherever_the_writer_was_killed(
+def test_weights_match_their_digest_at_whatever_step_the_writer_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files_renamed: int
 ) -> None:
     path = tmp_path / "w.safetensors"

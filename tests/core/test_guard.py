@@ -1,4 +1,4 @@
-"""The state of torch inside and after the guard."""
+"""The guard fixes the global state of torch and restores it afterwards."""
 
 import contextlib
 import sys
@@ -32,7 +32,7 @@ def test_an_inner_guard_resets_a_changed_dtype() -> None:
 
 
 def test_the_last_thread_restores_the_default_dtype() -> None:
-    """The first thread leaves the guard while the second one is inside."""
+    """The first thread leaves the guard while the second thread is still inside."""
     entered, may_leave, dtypes = threading.Event(), threading.Event(), []
 
     def run_guarded() -> None:

@@ -1,4 +1,4 @@
-"""Joint and sampled predictions compared with torch.distributions and with the moments of samples."""
+"""Joint and sampled predictions against torch.distributions and moments of samples."""
 
 import math
 
@@ -30,20 +30,20 @@ def gaussians(samples=5):
     return Gaussian(random(3, 4, samples, 2), random(3, 4, samples, 2).exp())
 
 
-def test_density_of_a_joint_gaussian_is_that_of_torch():
+def test_the_density_of_a_joint_gaussian_equals_torch():
     prediction = joint_gaussian()
     exact = MultivariateNormal(prediction.mean.flatten(1).double(), prediction.to(dtype=torch.float64).covariance())
     torch.testing.assert_close(prediction.joint_log_likelihood(Y, ALL), exact.log_prob(Y.flatten(1).double()))
 
 
-def test_an_episode_whose_covariance_has_no_cholesky_factor_has_no_density():
+def test_the_density_is_nan_if_the_covariance_has_no_cholesky_factor():
     prediction = joint_gaussian()
     prediction.factor[1] *= 1e15
     score = prediction.joint_log_likelihood(Y, ALL)
     assert score.isnan().tolist() == [False, True, False]
 
 
-def test_positions_outside_of_the_mask_are_marginalised():
+def test_masked_positions_are_marginalised():
     prediction, masked_y = joint_gaussian(), torch.where(MASK.unsqueeze(-1), Y, torch.nan)
     score = prediction.joint_log_likelihood(masked_y, MASK)
     for b in range(3):
@@ -72,7 +72,7 @@ def test_the_joint_score_of_independent_positions_is_the_sum_of_marginal_scores(
     assert Point(Y).joint_log_likelihood(Y, MASK) is None
 
 
-def test_draws_of_a_joint_gaussian_have_its_moments():
+def test_samples_of_a_joint_gaussian_have_its_moments():
     prediction = joint_gaussian()
     draws = prediction.sample(20_000, torch.Generator().manual_seed(1)).flatten(2)
     torch.testing.assert_close(draws.mean(0), prediction.mean.flatten(1), atol=0.15, rtol=0)
@@ -80,7 +80,7 @@ def test_draws_of_a_joint_gaussian_have_its_moments():
     assert (covariance - prediction.covariance()).abs().max() < 0.04 * prediction.covariance().abs().max()
 
 
-def test_marginal_scores_of_samples_are_log_mean_exp_at_each_point_and_joint_scores_of_the_sums():
+def test_marginal_scores_average_densities_of_samples_per_point_and_joint_scores_average_those_of_all_points():
     by_sample = gaussians()
     prediction = mix_samples(by_sample)
     log = Normal(by_sample.mean, by_sample.std).log_prob(Y.unsqueeze(2)).sum(-1)
@@ -89,7 +89,7 @@ def test_marginal_scores_of_samples_are_log_mean_exp_at_each_point_and_joint_sco
     torch.testing.assert_close(prediction.joint_log_likelihood(Y, MASK), summed.logsumexp(1) - math.log(5))
 
 
-def test_scores_of_samples_of_mixtures_are_log_mean_exp():
+def test_scores_of_sampled_mixtures_average_their_densities():
     by_sample = Mixture(random(3, 4, 5, 2), random(3, 4, 5, 2, 2), random(3, 4, 5, 2, 2).exp())
     prediction = mix_samples(by_sample)
     log = by_sample.log_likelihood(Y.unsqueeze(2))
@@ -108,7 +108,7 @@ def test_a_sample_is_one_function_at_all_positions():
     torch.testing.assert_close(shares, torch.full((3,), 1 / 3), atol=0.08, rtol=0)
 
 
-def test_one_sample_is_the_prediction_itself():
+def test_mixing_a_single_sample_returns_its_prediction():
     one = gaussians(samples=1)
     single = Gaussian(one.mean[:, :, 0], one.std[:, :, 0])
     prediction = mix_samples(one)
@@ -117,7 +117,7 @@ def test_one_sample_is_the_prediction_itself():
     torch.testing.assert_close(prediction.joint_log_likelihood(Y, MASK), single.joint_log_likelihood(Y, MASK))
 
 
-def test_points_are_averaged_and_probabilities_mixed():
+def test_mixing_samples_averages_points_and_probabilities():
     mean = random(3, 4, 5, 2)
     torch.testing.assert_close(mix_samples(Point(mean)).mean, mean.mean(2))
     logits = random(3, 4, 5, 6)
@@ -125,7 +125,7 @@ def test_points_are_averaged_and_probabilities_mixed():
     torch.testing.assert_close(prediction, TorchCategorical(logits=logits).probs.mean(2))
 
 
-def test_events_of_samples_are_their_mixture():
+def test_mixing_sampled_event_predictions_gives_their_mixture():
     parts = [random(3, 4, 5, k) for k in (2, 2, 2, 3)]
     by_sample = LogNormalEvent(parts[0], parts[1], parts[2].exp(), parts[3])
     prediction = mix_samples(by_sample)
@@ -146,7 +146,7 @@ def test_predictions_that_cannot_be_averaged_are_refused():
         mix_samples(object.__new__(Prediction))
 
 
-def test_paths_are_sampled_as_they_were_drawn_and_have_no_joint_density():
+def test_samples_of_paths_are_the_stored_paths_without_a_joint_density():
     by_sample, drawn = gaussians(), random(3, 4, 5, 2)
     prediction = Paths(*(getattr(mix_samples(by_sample), name) for name in ("logits", "means", "stds")), drawn)
     assert prediction.joint_log_likelihood(Y, ALL) is None
@@ -159,7 +159,7 @@ def test_paths_are_sampled_as_they_were_drawn_and_have_no_joint_density():
     )
 
 
-def test_joined_predictions_have_no_joint_distribution():
+def test_joining_positions_keeps_only_marginal_distributions():
     first, second = mix_samples(gaussians()), mix_samples(gaussians())
     joined = join_positions([first, second])
     assert isinstance(joined, Mixture) and not isinstance(joined, Samples)

@@ -1,4 +1,4 @@
-"""Limits of files, tables, lines and models: memory stays within them, and the error says how to raise them."""
+"""Limits on files, tables, lines and models: memory stays below them, and the error says how to raise them."""
 
 import gzip
 import io
@@ -37,7 +37,7 @@ from iclbench.store.runs import create
 from tests.refusals import refused
 
 MEGA = 1 << 20
-# The option and the environment variable that set the limit; every message of a limit names them.
+# The option and the environment variable that set the limit. Every error about a limit names them.
 LIMIT_SETTINGS = ("--max-bytes", limits.VARIABLE)
 
 
@@ -47,7 +47,7 @@ def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def peak(function: Callable[[], object]) -> int:
-    """Peak memory of the function in bytes, even if it raises `DataError`."""
+    """The peak memory of the function in bytes, even if it raises `DataError`."""
     tracemalloc.start()
     try:
         function()
@@ -60,7 +60,7 @@ def peak(function: Callable[[], object]) -> int:
 
 
 def check_too_large(function: Callable[[], object]) -> None:
-    """The function must raise an error that says how to raise the limit, and must not use much memory before."""
+    """Check that the function raises an error that says how to raise the limit, without using much memory before."""
     assert peak(function) < 4 * MEGA
     with refused("too-large", *LIMIT_SETTINGS):
         function()
@@ -71,7 +71,7 @@ def write_idx(folder: Path, images: int, data: bytes) -> None:
         file.write(struct.pack(">BBBBIII", 0, 0, 8, 3, images, 28, 28) + data)
 
 
-def test_an_idx_file_is_unpacked_only_up_to_the_size_in_its_header(tmp_path: Path) -> None:
+def test_an_idx_file_is_decompressed_only_up_to_the_size_in_its_header(tmp_path: Path) -> None:
     write_idx(tmp_path, 10, bytes(64 * MEGA))
 
     def read() -> None:
@@ -94,7 +94,7 @@ def test_an_idx_file_larger_than_the_limit_is_read_with_a_higher_limit(
 
 
 @pytest.mark.usefixtures("small_limit")
-def test_a_packed_table_is_unpacked_up_to_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compressed_table_is_decompressed_up_to_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "bomb.csv.gz"
     with gzip.open(path, "wt", compresslevel=1) as file:
         file.write("a,b\n" + "1,2\n3,4\n" * 10_000)
@@ -105,7 +105,7 @@ def test_a_packed_table_is_unpacked_up_to_the_limit(tmp_path: Path, monkeypatch:
 
 @pytest.mark.usefixtures("small_limit")
 @pytest.mark.parametrize("bomb", ["1,2\n", "\n", "\r", "12345678901234567890,12345678901234567890\r\n"])
-def test_a_packed_table_beyond_the_limit_is_refused_before_it_is_parsed(
+def test_a_compressed_table_beyond_the_limit_is_refused_before_it_is_parsed(
     bomb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "bomb.csv.gz"
@@ -192,7 +192,7 @@ def test_an_endless_card_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", BACKBONES.names())
-def test_a_billion_layers_or_a_width_of_a_billion_are_refused_before_anything_is_allocated(
+def test_a_billion_layers_or_a_width_of_a_billion_is_refused_before_any_allocation(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(limits.VARIABLE, "32M")
@@ -270,7 +270,7 @@ LONG, MANY = "a" * 5000, "several words " * 500
     ],
     ids=lambda arguments: " ".join(word[:12] for word in arguments),
 )
-def test_an_error_echoes_200_characters_at_most(
+def test_an_error_quotes_at_most_200_characters_of_an_argument(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -281,7 +281,7 @@ def test_an_error_echoes_200_characters_at_most(
     assert max((len(match[0]) for match in re.finditer("(several words ?)+", line)), default=0) <= 200
 
 
-def test_an_error_of_a_card_echoes_200_characters_at_most(tmp_path: Path) -> None:
+def test_an_error_quotes_at_most_200_characters_of_a_card(tmp_path: Path) -> None:
     for card in (
         {LONG: 1},
         {"family": LONG},

@@ -1,4 +1,4 @@
-"""File locks, and folders as locks on file systems whose file locks do not reach other machines."""
+"""File locks, and folders that serve as locks on file systems whose file locks do not reach other machines."""
 
 import errno
 import json
@@ -28,7 +28,7 @@ bucket /bucket fuse.goofys rw 0 0
 
 @pytest.fixture(params=["file", "folder", "unsupported"])
 def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The path of a lock, for each kind of lock."""
+    """The path of a lock. Each test runs with file locks and with folder locks."""
     if request.param == "folder":
         monkeypatch.setenv("ICLBENCH_LOCKS", "folders")
     if request.param == "unsupported":
@@ -104,12 +104,12 @@ def test_only_one_process_takes_a_stale_lock(tmp_path: Path) -> None:
     first, second = FolderLock(tmp_path / "lock"), FolderLock(tmp_path / "lock")
     assert first._is_stale() and second._is_stale()
     first.acquire(wait=False)
-    second._remove_if_stale()  # `second` found the lock stale before `first` acquired it
+    second._remove_if_stale()  # `second` had found the lock stale before `first` acquired it
     assert first.is_held and not second.is_held and is_blocked(second)
     first.release()
 
 
-def test_a_lock_has_heartbeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_held_lock_sends_heartbeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "BEAT_SECONDS", 0.01)
     beating_lock = FolderLock(tmp_path / "lock")
     beating_lock.acquire(wait=False)

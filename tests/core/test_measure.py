@@ -1,4 +1,4 @@
-"""Measured peaks of memory, also of memory that is freed before the end."""
+"""Measured peaks of memory, including memory that is freed before the end."""
 
 import gc
 from pathlib import Path
@@ -13,7 +13,7 @@ from iclbench.core.measure import Measure, _reset_resident_peak, _resident, peak
 
 @pytest.fixture(autouse=True)
 def collect_garbage() -> None:
-    """Garbage of other tests that is freed during a measurement would lower the peak. Some tens of MiB may still be
+    """Garbage of other tests would lower the peak if it were freed during a measurement. Tens of MiB may still be
     freed, so the arrays of these tests are much larger."""
     gc.collect()
 
@@ -45,7 +45,7 @@ def test_a_peak_before_a_restart_does_not_count() -> None:
 
 
 @pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel reports no peak")
-def test_pages_of_mapped_files_do_not_count(tmp_path: Path) -> None:
+def test_pages_of_memory_mapped_files_do_not_count(tmp_path: Path) -> None:
     (tmp_path / "code").write_bytes(bytes(50_000_000))
     mapped = np.memmap(tmp_path / "code", np.uint8, "r")
     with Measure("cpu") as cost:
@@ -54,7 +54,7 @@ def test_pages_of_mapped_files_do_not_count(tmp_path: Path) -> None:
 
 
 class Cuda:
-    """Replaces the functions of `torch.cuda` that report the memory of one device."""
+    """Replaces the functions of `torch.cuda` that report the memory of a device, and records their calls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.peak = 100
@@ -78,7 +78,7 @@ class Cuda:
 
 def test_on_cuda_the_peak_is_read_from_the_allocator_after_all_work(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = Cuda(monkeypatch)
-    cuda.peak = 500  # of earlier work
+    cuda.peak = 500  # the peak of earlier work
     with Measure("cuda:1") as cost:
         assert cuda.events == ["wait", "reset", "now"]
         cuda.hold(160, 30)
@@ -96,7 +96,9 @@ def test_on_cuda_the_peak_is_read_from_the_allocator_after_all_work(monkeypatch:
     assert peak_of(lambda: cuda.hold(90, 0), "cuda:1") == 0, "earlier memory may be freed"
 
 
-def test_if_the_kernel_has_no_peak_only_seconds_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_only_seconds_are_measured_if_the_kernel_reports_no_peak(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(measure, "_CLEAR", tmp_path / "no" / "such")
     monkeypatch.setattr(measure, "_STATUS", tmp_path / "no" / "such")
     cost = Measure("cpu")
@@ -112,7 +114,7 @@ def test_c_libraries_without_malloc_trim_are_supported(monkeypatch: pytest.Monke
 
 
 @pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel reports no peak")
-def test_fields_of_the_kernels_status_are_in_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_fields_of_the_process_status_are_converted_to_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     assert _resident("VmRSS") == pytest.approx(pages * 4096, rel=0.05)
     monkeypatch.setattr(measure, "_STATUS", tmp_path / "status")

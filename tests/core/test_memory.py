@@ -1,4 +1,4 @@
-"""The out-of-memory error of every command is one line that says what to make smaller."""
+"""The out-of-memory error of every command is one line that names the options to reduce."""
 
 import errno
 import os
@@ -24,12 +24,12 @@ from tests.training.test_run import new_run
 
 
 def allocate_too_much(*arguments: object, **options: object) -> None:
-    """Ask torch for more memory than any machine has."""
+    """Request more memory from torch than any machine has."""
     torch.empty(10**15)
 
 
 def raise_system_error(*arguments: object, **options: object) -> None:
-    """Raise the system's out-of-memory error."""
+    """Raise the out-of-memory error of the operating system."""
     raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
 
@@ -53,7 +53,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         raise_system_error,
     ],
 )
-def test_errors_of_libraries_are_recognised(allocate: Callable[[], object]) -> None:
+def test_out_of_memory_errors_of_libraries_are_recognised(allocate: Callable[[], object]) -> None:
     with pytest.raises(Exception) as error:
         allocate()
     assert is_out_of_memory(error.value)
@@ -69,7 +69,7 @@ def test_errors_of_libraries_are_recognised(allocate: Callable[[], object]) -> N
         ("cost", "loss", ["--points", "--queries", "--update", "--episodes"]),
     ],
 )
-def test_commands_say_what_to_make_smaller(
+def test_the_error_of_each_command_names_the_options_to_reduce(
     command: str,
     method: str,
     options: list[str],
@@ -94,7 +94,7 @@ def test_commands_say_what_to_make_smaller(
 def test_the_out_of_memory_error_for_a_table_names_the_options_of_tables(
     where: str, trained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Reading and describing a table can run out of memory."""
+    """Both reading and describing a table can run out of memory."""
     table, results = tmp_path / "own.csv", tmp_path / "results"
     np.savetxt(table, np.random.default_rng(0).normal(size=(40, 4)), delimiter=",")
     copytree(trained_run.path.parents[1], results)
@@ -119,7 +119,7 @@ def test_the_out_of_memory_error_for_a_table_names_the_options_of_tables(
 
 
 def test_out_of_memory_errors_are_not_reported_as_damage(trained_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Users delete files that are reported as damaged."""
+    """A report of damage would lead users to delete intact files."""
     monkeypatch.setattr(GPT2, "load_state_dict", allocate_too_much)
     with pytest.raises(OutOfMemoryError):
         trained_run.load()
@@ -139,6 +139,6 @@ def test_out_of_memory_errors_are_not_reported_as_damage(trained_run: Run, monke
         RuntimeError("can't start new thread"),
     ],
 )
-def test_errors_under_a_limit_on_address_space_are_recognised(error: Exception) -> None:
-    """The errors of the dynamic loader and of Python's threads."""
+def test_errors_caused_by_a_limit_on_address_space_are_recognised(error: Exception) -> None:
+    """These are errors of the dynamic loader and of Python's threads."""
     assert is_out_of_memory(error)

@@ -1,4 +1,4 @@
-"""The registry of metrics has an entry for each metric of predictions and of the packed results."""
+"""The registry of metrics has an entry for each metric of predictions and packed results."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def test_every_metric_of_the_packed_results_has_an_entry() -> None:
     assert names - probe_metrics <= METRICS.keys()
 
 
-def test_the_entries_of_packed_costs_have_axis_format_and_dependence_on_the_machine() -> None:
+def test_entries_of_cost_metrics_define_scale_format_and_dependence_on_the_machine() -> None:
     files = REFERENCE.glob("*.costs.parquet")
     names = {name for path in files for name in pq.read_table(path, columns=["metric"])["metric"].unique().to_pylist()}
     assert {"seconds", "bytes", "parameters"} <= names <= METRICS.keys()

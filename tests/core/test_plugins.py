@@ -1,4 +1,4 @@
-"""Errors of plug-ins: one line that names the class and the method."""
+"""Errors in plug-ins are reported in one line that names the class and the method."""
 
 import os
 import re
@@ -182,7 +182,7 @@ class Misfit(Net):
 
 @pytest.fixture
 def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The module `mynet` in the current folder, which Python does not search."""
+    """Write the module `mynet` to the current folder, which is not on Python's search path."""
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "mynet.py").write_text(NET)
@@ -202,7 +202,7 @@ POINTS = Points.full(torch.zeros(4, 6, 3), torch.zeros(4, 6, 1))
 EPISODES = Episodes(POINTS, POINTS.mask)
 
 
-def built(name: str) -> Backbone:
+def build_backbone(name: str) -> Backbone:
     cls = BACKBONES.get(f"mynet:{name}")
     return cls(cls.Settings(), TaskShape(x_dim=3, points=6))
 
@@ -217,9 +217,9 @@ def built(name: str) -> Backbone:
         ("Bare", "Tensor", "Point"),
     ],
 )
-def test_a_wrong_answer_names_class_and_method(name: str, returned: str, expected: str) -> None:
+def test_the_error_for_an_invalid_prediction_names_class_and_method(name: str, returned: str, expected: str) -> None:
     with refused("plugin", f"mynet:{name}.predict_next", returned, expected, exit_code=1) as error:
-        built(name).ask(EPISODES, "next")
+        build_backbone(name).ask(EPISODES, "next")
     assert isinstance(error.value, PluginError) and error.value.target == f"mynet:{name}"
 
 
@@ -228,26 +228,29 @@ def test_a_wrong_answer_names_class_and_method(name: str, returned: str, expecte
     ("name", "problem"),
     [("Raises", "IndexError: index 100"), ("Exits", "sys.exit(0)"), ("Talks", "ValueError: word word")],
 )
-def test_an_exception_names_the_method_that_raised(name: str, problem: str) -> None:
+def test_the_error_for_an_exception_names_the_method_that_raised_it(name: str, problem: str) -> None:
     with refused("plugin", f"mynet:{name}.change", problem, exit_code=1) as error, plugin_errors(None):
-        built(name).ask(EPISODES, "next")
+        build_backbone(name).ask(EPISODES, "next")
     assert len(str(error.value)) < 300
 
 
 @pytest.mark.usefixtures("trusted")
-def test_an_exception_outside_of_all_methods_names_the_class() -> None:
-    with refused("plugin", "mynet:Net ", "RuntimeError: no gradient", exit_code=1), plugin_errors(built("Net")):
+def test_the_error_for_an_exception_outside_of_methods_names_the_class() -> None:
+    with (
+        refused("plugin", "mynet:Net ", "RuntimeError: no gradient", exit_code=1),
+        plugin_errors(build_backbone("Net")),
+    ):
         raise RuntimeError("no gradient")
     with pytest.raises(RuntimeError), plugin_errors(BACKBONES.get("gpt2")):
         raise RuntimeError("no gradient")
 
 
 @pytest.mark.usefixtures("trusted")
-def test_a_correct_answer_and_an_out_of_memory_error_pass() -> None:
-    assert built("Net").ask(EPISODES, "next", prefixes=[0, 3]).mean.shape == (4, 2, 1)
-    assert built("Functions").ask(EPISODES, "next").means.shape == (4, 6, 5, 2, 1)
+def test_valid_predictions_and_out_of_memory_errors_are_passed_through() -> None:
+    assert build_backbone("Net").ask(EPISODES, "next", prefixes=[0, 3]).mean.shape == (4, 2, 1)
+    assert build_backbone("Functions").ask(EPISODES, "next").means.shape == (4, 6, 5, 2, 1)
     with pytest.raises(MemoryError), plugin_errors(None):
-        built("OutOfMemory").ask(EPISODES, "next")
+        build_backbone("OutOfMemory").ask(EPISODES, "next")
 
 
 @pytest.mark.usefixtures("trusted")
@@ -275,7 +278,7 @@ def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, st
         ("Exits", 1, ["mynet:Exits.change", "sys.exit(0)"]),
     ],
 )
-def test_training_names_the_class_and_is_not_called_a_bug(
+def test_the_error_of_training_names_the_class_and_does_not_suggest_a_bug_report(
     name: str, code: int, names: list[str], net: Path, card_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     exit_code, _, err = run("train", card_path, f"mynet:{name}", "-p", "smoke", "--results", net / "r", capsys=capsys)
@@ -283,7 +286,9 @@ def test_training_names_the_class_and_is_not_called_a_bug(
     assert not re.search(r"\bbug\b", " ".join(err))
 
 
-def test_a_wrong_answer_fails_its_cell_by_name(net: Path, card_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_prediction_fails_its_cell_and_the_reason_names_the_class(
+    net: Path, card_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     short = "return Point(answer if self.training else answer[:, :5])\n"
     (net / "mynet.py").write_text(NET.replace("return Point(answer)\n", short, 1))
     results = ("--results", net / "r")
@@ -305,7 +310,7 @@ def test_a_zero_normaliser_is_refused_before_training(net: Path, capsys: pytest.
     assert not (net / "r").exists()
 
 
-def test_check_searches_the_current_folder_and_logs_it(
+def test_check_finds_modules_in_the_current_folder_and_logs_their_path(
     net: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     code, out, _ = run("check", "mynet:Net", capsys=capsys)
@@ -324,12 +329,14 @@ def test_a_module_that_exits_when_it_is_imported_raises_an_error(net: Path, caps
 
 
 @pytest.mark.usefixtures("net")
-def test_code_of_the_current_folder_needs_trust() -> None:
+def test_code_in_the_current_folder_needs_trust() -> None:
     with refused("untrusted", "mynet:Net", "--trust mynet", exit_code=1):
         BACKBONES.get("mynet:Net")
 
 
-def test_an_exception_in_an_inherited_method_names_the_plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_an_exception_in_an_inherited_method_names_the_plug_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code = """
 from iclbench.families.linear import Linear
 
@@ -347,7 +354,7 @@ class Short(Linear):
 
 
 @pytest.mark.slow
-def test_a_mismatch_of_shapes_within_a_plug_in_names_the_plug_in(
+def test_the_error_for_a_shape_mismatch_inside_a_plug_in_names_the_plug_in(
     net: Path, card_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (net / "mynet.py").write_text(RECURRENT)

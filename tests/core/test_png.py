@@ -1,4 +1,4 @@
-"""PNG files: encoding and decoding, filters as defined in the specification, and damaged files."""
+"""PNG files: encoding, decoding, the filters of the specification, and damaged files."""
 
 import math
 import struct
@@ -24,7 +24,7 @@ def chunk(kind, content):
 def file_of(width, height, depth, raw, colour=0, interlaced=0):
     header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced)
     packed = zlib.compress(raw)
-    # Real files have several data chunks and chunks that a reader ignores.
+    # Real files have several data chunks, and chunks that a reader ignores.
     parts = [chunk(b"IHDR", header), chunk(b"tIME", bytes(7)), chunk(b"IDAT", packed[:5]), chunk(b"IDAT", packed[5:])]
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts) + chunk(b"IEND", b"")
 
@@ -42,7 +42,7 @@ def test_images_of_one_bit_per_pixel_are_decoded():
 
 
 def filter_rows(image, kind):
-    """The naive encoder of section 9 of the specification."""
+    """Filter the rows naively, as in section 9 of the specification."""
     lines = b""
     for y, row in enumerate(image.astype(int)):
         lines += bytes([kind])
@@ -71,7 +71,7 @@ def test_colour_images_have_three_bytes_per_pixel():
 
 
 def with_wrong_checksum(data):
-    """The checksum of the pixels is the four bytes before the last chunk, which has twelve bytes."""
+    """The checksum of the pixels is in the four bytes before the last chunk, which has twelve bytes."""
     return data[:-13] + bytes([data[-13] ^ 1]) + data[-12:]
 
 
@@ -110,7 +110,7 @@ def with_wrong_checksum(data):
         "bomb",
     ],
 )
-def test_damaged_and_other_files_are_refused(data):
+def test_damaged_and_unsupported_files_are_refused(data):
     with pytest.raises(ValueError, match="PNG"):
         png.decode(data)
 
@@ -133,7 +133,7 @@ def test_a_file_with_random_changes_is_decoded_or_refused(position, change):
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
 @pytest.mark.parametrize("interlaced", [False, True])
 def test_an_image_with_fewer_rows_than_its_header_states_is_refused(bits: int, interlaced: bool) -> None:
-    """The checksums are right and the compressed stream is complete; only the number of rows is wrong."""
+    """The checksums are correct and the compressed stream is complete. Only the number of rows is wrong."""
     assert png.decode(_file(8, 8, bits, interlaced)).shape == (8, 8)
     for stated_height in (9, 20):
         with pytest.raises(ValueError, match="PNG"):
@@ -141,7 +141,7 @@ def test_an_image_with_fewer_rows_than_its_header_states_is_refused(bits: int, i
 
 
 def _file(width: int, height: int, bits: int, interlaced: bool, stated_height: int | None = None) -> bytes:
-    """A black image whose header may state another height."""
+    """Encode a black image whose header may state another height."""
     passes = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
     rows = b""
     for x, y, dx, dy in passes if interlaced else [(0, 0, 1, 1)]:

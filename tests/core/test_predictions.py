@@ -1,4 +1,4 @@
-"""Predictions compared with torch.distributions and SciPy."""
+"""Predictions against torch.distributions and SciPy."""
 
 import math
 
@@ -47,21 +47,21 @@ def test_point_is_scored_by_squared_error_summed_over_outputs():
     torch.testing.assert_close(Point(Y).loss(Y), torch.zeros(3, 4))
 
 
-def test_gaussian_log_likelihood_is_that_of_torch():
+def test_gaussian_log_likelihood_equals_torch():
     prediction = Gaussian.from_raw(raw(Gaussian, 2), 2)
     expected = Independent(Normal(prediction.mean, prediction.std), 1).log_prob(Y)
     torch.testing.assert_close(prediction.log_likelihood(Y), expected)
     torch.testing.assert_close(prediction.loss(Y), -expected)
 
 
-def test_gaussian_variance_is_softplus_plus_floor_squared():
+def test_gaussian_std_is_softplus_plus_floor():
     prediction = Gaussian.from_raw(torch.tensor([[0.5, -30.0]]), 1, HeadSettings(floor=0.1))
     assert prediction.std.item() == pytest.approx(0.1, rel=1e-5)
     wide = Gaussian.from_raw(torch.tensor([[0.5, 2.0]]), 1)
     assert wide.std.item() ** 2 == pytest.approx(math.log1p(math.exp(2.0)), rel=1e-5)
 
 
-def test_coverage_is_the_share_of_targets_in_the_central_intervals():
+def test_coverage_is_the_fraction_of_targets_in_the_central_intervals():
     prediction = Gaussian(torch.zeros(1, 4, 1), torch.full((1, 4, 1), 2.0))
     targets = torch.tensor([stats.norm.ppf(q) * 2 for q in (0.74, 0.76, 0.94, 0.96)], dtype=torch.float32).reshape(
         1, 4, 1
@@ -71,7 +71,7 @@ def test_coverage_is_the_share_of_targets_in_the_central_intervals():
     assert scores["covered_90"].tolist() == [[1, 1, 1, 0]]
 
 
-def test_mixture_log_likelihood_and_mean_are_those_of_torch():
+def test_mixture_log_likelihood_and_mean_equal_torch():
     prediction = Mixture.from_raw(raw(Mixture, 2), 2)
     components = Independent(Normal(prediction.means, prediction.stds), 1)
     expected = MixtureSameFamily(TorchCategorical(logits=prediction.logits), components)
@@ -82,9 +82,9 @@ def test_mixture_log_likelihood_and_mean_are_those_of_torch():
     torch.testing.assert_close(prediction.scores(Y)["log_likelihood_gaussian"], moments)
 
 
-def test_mixture_coverage_is_that_of_its_own_quantiles():
+def test_mixture_coverage_uses_quantiles_of_the_mixture():
     mixture = Mixture(torch.zeros(1, 1, 2), torch.tensor([[[[-5.0], [5.0]]]]), torch.ones(1, 1, 2, 1))
-    # Half of the probability is around -5 and half around 5, so the central half is between the two means.
+    # Half of the probability is near -5 and half near 5, so the central half lies between the two means.
     inside = {y: mixture.scores(torch.tensor([[[y]]])) for y in (-6.0, -4.9, 0.0, 4.9, 6.0, 6.3)}
     assert [float(s["covered_50"]) for s in inside.values()] == [0, 1, 1, 1, 0, 0]
     assert [float(s["covered_90"]) for s in inside.values()] == [1, 1, 1, 1, 1, 0]
@@ -102,7 +102,7 @@ def test_a_component_without_weight_does_not_change_scores():
         torch.testing.assert_close(score, prediction.scores(Y)[name])
 
 
-def test_the_floor_bounds_the_log_likelihood():
+def test_the_minimum_std_bounds_the_log_likelihood():
     settings = HeadSettings(floor=0.1, components=3)
     for head in (Gaussian, Mixture):
         prediction = head.from_raw(torch.full((1, 1, head.raw_dim(1, settings)), -30.0), 1, settings)
@@ -139,7 +139,7 @@ def mixture_of(*shape, k=3, dy=1, seed=0):
 
 
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.99])
-def test_the_interval_of_a_gaussian_is_that_of_scipy(level):
+def test_the_interval_of_a_gaussian_equals_scipy(level):
     prediction = Gaussian(Y.double(), Y.double().abs() + 0.1)
     expected = stats.norm.interval(level, prediction.mean.numpy(), prediction.std.numpy())
     for end, expected_end in zip(prediction.interval(level), expected, strict=True):
@@ -172,7 +172,7 @@ def test_samples_of_a_mixture_have_its_distribution():
     for at in np.ndindex(2, 3, 2):
         cdf = lambda y, at=at: mixture.map(lambda t: t[at[:2]]).cumulative(torch.tensor(y)[:, None])[:, at[2]].numpy()  # noqa: E731
         assert stats.kstest(samples[:, *at].numpy(), cdf).pvalue > 1e-3
-    # All outputs of a position are from the same component, so they are not independent.
+    # All outputs of a position come from the same component, so they are dependent.
     separated = Mixture(torch.zeros(1, 2), torch.tensor([[[-5.0, -5.0], [5.0, 5.0]]]), torch.ones(1, 2, 2))
     assert (separated.sample(200, stream()).sign().sum(-1).abs() == 2).float().mean() > 0.99
 
@@ -207,7 +207,7 @@ def _distributions() -> list[Prediction]:
 
 
 @pytest.mark.parametrize("prediction", _distributions(), ids=lambda p: type(p).__name__)
-def test_the_level_of_an_interval_is_a_probability(prediction: Prediction) -> None:
+def test_an_interval_level_that_is_not_a_probability_is_refused(prediction: Prediction) -> None:
     low, high = prediction.interval(1.0)
     assert (low == -math.inf).all() and (high == math.inf).all()
     for level in (-0.1, 1.5, math.nan):

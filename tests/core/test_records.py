@@ -1,4 +1,4 @@
-"""Records: indexing, casting, size, and files that are loaded without executing code."""
+"""Records: indexing, casting, size, and files whose loading executes no code."""
 
 import json
 import os
@@ -93,7 +93,7 @@ def test_a_record_of_another_class_is_refused(nested, tmp_path):
         Layer.load(tmp_path / "r")
 
 
-def test_truncated_foreign_and_missing_files_are_refused(nested, tmp_path):
+def test_truncated_unrelated_and_missing_files_are_refused(nested, tmp_path):
     nested.save(tmp_path / "r")
     (tmp_path / "cut").write_bytes((tmp_path / "r").read_bytes()[:-10])
     save_file({"a": torch.ones(1)}, str(tmp_path / "foreign"))
@@ -124,7 +124,7 @@ def test_a_file_whose_header_does_not_describe_a_record_is_refused(tmp_path, des
         Nested.load(tmp_path / "any")
 
 
-def test_texts_about_a_record_are_read_without_the_record(nested, tmp_path):
+def test_metadata_of_a_record_are_read_without_its_tensors(nested, tmp_path):
     nested.save(tmp_path / "r", {"model": "a"})
     assert read_about(tmp_path / "r") == {"model": "a"}
     assert are_equal(Nested.load(tmp_path / "r"), nested)
@@ -135,14 +135,14 @@ def test_texts_about_a_record_are_read_without_the_record(nested, tmp_path):
         read_about(tmp_path / "text")
 
 
-def test_a_pipe_is_an_error_and_is_not_waited_for(tmp_path):
+def test_reading_a_named_pipe_raises_an_error_and_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "state")
     for read in (Layer.load, read_about):
         with refused("unreadable-file", tmp_path / "state"):
             read(tmp_path / "state")
 
 
-def test_only_a_saved_record_is_replaced(nested, tmp_path):
+def test_saving_replaces_only_files_that_are_records(nested, tmp_path):
     nested.save(tmp_path / "r")
     nested[:1].save(tmp_path / "r")
     assert Nested.load(tmp_path / "r").extra["count"].tolist() == [0]

@@ -7,7 +7,7 @@ from scipy import stats
 from iclbench.core.seeds import generator, global_stream, stream_seed
 
 
-def test_draws_of_a_stream_depend_only_on_seed_name_and_counter():
+def test_samples_of_a_stream_depend_only_on_seed_name_and_counter():
     draws = torch.randn(3, generator=generator(7, "data", 1000))
     torch.randn(99, generator=generator(7, "data", 0))
     assert torch.equal(torch.randn(3, generator=generator(7, "data", 1000)), draws)
@@ -20,7 +20,7 @@ def test_streams_differ_by_seed_name_and_counter():
     assert all(0 <= s < 2**63 for s in seeds)
 
 
-def test_consecutive_draws_of_a_stream_are_independent():
+def test_consecutive_samples_of_a_stream_are_uncorrelated():
     draws = np.array([torch.randn(1, generator=generator(0, "data", step)).item() for step in range(2000)])
     assert stats.kstest(draws, "norm").pvalue > 1e-3
     assert abs(np.corrcoef(draws[1:], draws[:-1])[0, 1]) < 4 / np.sqrt(2000)

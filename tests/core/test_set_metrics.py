@@ -1,4 +1,4 @@
-"""Metrics of all targets of an episode, compared with scikit-learn, SciPy and quadrature."""
+"""Metrics over all targets of an episode, against scikit-learn, SciPy and quadrature."""
 
 import math
 
@@ -17,18 +17,18 @@ ALL = tuple(SET_METRICS)
 GENERATOR = np.random.default_rng(0)
 
 
-def everything(batch: int, targets: int) -> torch.Tensor:
+def full_mask(batch: int, targets: int) -> torch.Tensor:
     return torch.ones(batch, targets, dtype=torch.bool)
 
 
 @pytest.mark.parametrize("classes", [2, 4])
-def test_the_roc_area_is_that_of_scikit_learn(classes: int) -> None:
-    """With equal probabilities, and with targets that do not count."""
+def test_the_roc_auc_equals_scikit_learn(classes: int) -> None:
+    """Some probabilities are equal, and some targets are masked."""
     logits = torch.from_numpy(GENERATOR.normal(size=(5, 60, classes)))
     logits[:, 1::2] = logits[:, ::2]
     y = torch.from_numpy(GENERATOR.integers(classes, size=(5, 60)))
     y[:, :classes] = torch.arange(classes)
-    scored = everything(5, 60)
+    scored = full_mask(5, 60)
     scored[:, 50:] = False
     areas = set_scores(Categorical(logits), y, scored, None, ["roc_auc"])["roc_auc"]
     probabilities = logits.softmax(-1).numpy()[:, :50]
@@ -37,27 +37,27 @@ def test_the_roc_area_is_that_of_scikit_learn(classes: int) -> None:
         assert float(area) == pytest.approx(expected, abs=1e-12)
 
 
-def test_labels_that_are_not_admitted_or_absent_do_not_count() -> None:
-    """Two of five labels are admitted; the area is that of the two."""
+def test_the_roc_auc_ignores_labels_that_are_inadmissible_or_absent() -> None:
+    """Two of five labels are admissible, so the result is the binary area."""
     logits = torch.from_numpy(GENERATOR.normal(size=(1, 30, 5)))
     logits[..., 3] += 10
     y = torch.from_numpy(GENERATOR.integers(2, size=(1, 30)))
     choices = torch.tensor([[True, True, False, False, False]])
-    area = set_scores(Categorical(logits), y, everything(1, 30), choices, ["roc_auc"])["roc_auc"]
+    area = set_scores(Categorical(logits), y, full_mask(1, 30), choices, ["roc_auc"])["roc_auc"]
     score = logits[0, :, 1] - logits[0, :, 0]
     assert float(area[0]) == pytest.approx(roc_auc_score(y[0].numpy(), score.numpy()))
 
 
-def test_the_roc_area_of_one_class_is_not_defined() -> None:
+def test_the_roc_auc_of_one_class_is_undefined() -> None:
     logits, y = torch.zeros(2, 4, 3), torch.tensor([[1, 1, 1, 1], [0, 1, 0, 1]])
-    areas = set_scores(Categorical(logits), y, everything(2, 4), None, ["roc_auc"])["roc_auc"]
+    areas = set_scores(Categorical(logits), y, full_mask(2, 4), None, ["roc_auc"])["roc_auc"]
     assert math.isnan(float(areas[0])) and float(areas[1]) == 0.5
 
 
-def test_the_calibration_error_is_that_of_a_loop_over_bins() -> None:
+def test_the_calibration_error_equals_a_loop_over_bins() -> None:
     logits = torch.from_numpy(2 * GENERATOR.normal(size=(3, 200, 3)))
     y = torch.from_numpy(GENERATOR.integers(3, size=(3, 200)))
-    errors = set_scores(Categorical(logits), y, everything(3, 200), None, ["calibration_error"])["calibration_error"]
+    errors = set_scores(Categorical(logits), y, full_mask(3, 200), None, ["calibration_error"])["calibration_error"]
     for error, episode_logits, label in zip(errors, logits, y, strict=True):
         confidence, predicted = (t.numpy() for t in episode_logits.softmax(-1).max(-1))
         expected = 0.0
@@ -77,15 +77,15 @@ def test_a_calibrated_predictor_has_a_small_calibration_error() -> None:
         for name, scale in (("calibrated", 1), ("confident", 3))
     }
     errors = {
-        name: float(set_scores(answer, y, everything(1, 40_000), None, ["calibration_error"])["calibration_error"])
+        name: float(set_scores(answer, y, full_mask(1, 40_000), None, ["calibration_error"])["calibration_error"])
         for name, answer in answers.items()
     }
     assert errors["calibrated"] < 0.01 < 0.1 < errors["confident"]
 
 
-def test_r_squared_is_that_of_scikit_learn() -> None:
+def test_r_squared_equals_scikit_learn() -> None:
     y, mean = (torch.from_numpy(GENERATOR.normal(size=(4, 20, 1))) for _ in range(2))
-    scored = everything(4, 20)
+    scored = full_mask(4, 20)
     scored[:, 15:] = False
     values = set_scores(Point(mean), y, scored, None, ["r_squared"])["r_squared"]
     expected = [r2_score(a[:15, 0], b[:15, 0]) for a, b in zip(y.numpy(), mean.numpy(), strict=True)]
@@ -105,7 +105,7 @@ def test_the_crps_is_the_integral_of_the_squared_difference_of_distribution_func
     for position in range(3):
         place = (slice(None), slice(position, position + 1))
         gaussian = Gaussian(mean[place], std[place])
-        value = set_scores(gaussian, y[place], everything(1, 1), None, ["crps"])["crps"]
+        value = set_scores(gaussian, y[place], full_mask(1, 1), None, ["crps"])["crps"]
         exact = stats.norm(float(mean[0, position]), float(std[0, position]))
         assert float(value) == pytest.approx(quadrature(exact.cdf, float(y[0, position])), rel=1e-6)
     logits, means, stds = torch.tensor([0.3, -0.4]), torch.tensor([-1.0, 2.0]), torch.tensor([0.5, 1.5])
@@ -117,17 +117,17 @@ def test_the_crps_is_the_integral_of_the_squared_difference_of_distribution_func
     def cumulative(t: float) -> float:
         return sum(w * stats.norm.cdf(t, m, s) for w, m, s in zip(weights, means.tolist(), stds.tolist(), strict=True))
 
-    value = set_scores(mixture, y[:, :1], everything(1, 1), None, ["crps"])["crps"]
+    value = set_scores(mixture, y[:, :1], full_mask(1, 1), None, ["crps"])["crps"]
     assert float(value) == pytest.approx(quadrature(cumulative, 0.3), rel=1e-5)
 
 
 def test_the_crps_of_a_single_value_is_its_absolute_error() -> None:
     y, mean = torch.tensor([[[1.0], [2.0]]]), torch.tensor([[[0.5], [4.0]]])
-    assert float(set_scores(Point(mean), y, everything(1, 2), None, ["crps"])["crps"]) == pytest.approx(1.25)
+    assert float(set_scores(Point(mean), y, full_mask(1, 2), None, ["crps"])["crps"]) == pytest.approx(1.25)
 
 
 def test_each_kind_of_prediction_has_its_metrics_and_each_metric_an_entry() -> None:
     assert METRICS.keys() >= SET_METRICS.keys()
-    labels = set_scores(Categorical(torch.zeros(1, 3, 2)), torch.tensor([[0, 1, 1]]), everything(1, 3), None, ALL)
-    numbers = set_scores(Point(torch.zeros(1, 3, 1)), torch.randn(1, 3, 1), everything(1, 3), None, ALL)
+    labels = set_scores(Categorical(torch.zeros(1, 3, 2)), torch.tensor([[0, 1, 1]]), full_mask(1, 3), None, ALL)
+    numbers = set_scores(Point(torch.zeros(1, 3, 1)), torch.randn(1, 3, 1), full_mask(1, 3), None, ALL)
     assert labels.keys() == {"roc_auc", "calibration_error"} and numbers.keys() == {"r_squared", "crps"}

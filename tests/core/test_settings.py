@@ -1,4 +1,4 @@
-"""Settings: roles of keys, and one-line errors."""
+"""Settings: roles of keys, and validation errors."""
 
 import math
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ class Example(BaseSettings):
     schedule: Schedule = Schedule()
 
 
-def test_keys_are_found_by_their_role() -> None:
+def test_keys_are_selected_by_role() -> None:
     assert Example.with_role(Role.TRAINED) == {"points"}
     assert Example.with_role(Role.REPORTING) == {"title"}
     assert Schedule.with_role(Role.PROTOCOL) == Schedule.with_role(Role.TRAINED) == {"every"}
@@ -43,7 +43,9 @@ def test_keys_are_found_by_their_role() -> None:
         ({"points": 3, "a\nb": 1}, "unknown-name", ["'a b'"]),
     ],
 )
-def test_an_error_has_a_code_and_names_place_key_and_value(values: dict[str, Any], code: str, names: list[str]) -> None:
+def test_an_error_has_a_code_and_names_source_key_and_value(
+    values: dict[str, Any], code: str, names: list[str]
+) -> None:
     with refused(code, "mine", *names):
         validate(Example, values, "mine")
 
@@ -54,6 +56,6 @@ def test_settings_cannot_be_changed() -> None:
         settings.points = 4
 
 
-def test_a_class_without_settings_takes_no_keys() -> None:
+def test_keys_are_refused_for_a_class_without_settings() -> None:
     with refused("unknown-name", "mine", "points"):
         validate(NoSettings, {"points": 3}, "mine")

@@ -1,4 +1,4 @@
-"""Ctrl-C ends a command with exit code 130 and without failed rows, even if its exception gets lost."""
+"""Ctrl-C ends a command with exit code 130 and without failed rows, even if the KeyboardInterrupt is lost."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from iclbench.evaluation.curves import learning_curve
 
 
 def interrupt_in_set_name() -> None:
-    """Up to version 3.11, Python raises a RuntimeError instead."""
+    """Interrupt `__set_name__`. Until version 3.11, Python raises a RuntimeError instead."""
 
     class Attribute:
         def __set_name__(self, owner: type, name: str) -> None:
@@ -25,7 +25,7 @@ def interrupt_in_set_name() -> None:
 
 
 def interrupt_in_a_library() -> None:
-    """A library may raise another error instead."""
+    """Interrupt a library that raises another error instead."""
     try:
         signal.raise_signal(signal.SIGINT)
     except KeyboardInterrupt:
@@ -33,7 +33,7 @@ def interrupt_in_a_library() -> None:
 
 
 def interrupt_in_del() -> None:
-    """Python ignores exceptions in `__del__`."""
+    """Interrupt `__del__`, in which Python ignores exceptions."""
 
     class Buffer:
         def __del__(self) -> None:

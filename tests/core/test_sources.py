@@ -1,4 +1,4 @@
-"""The hash of a plug-in's code: which changes count."""
+"""The hash of a plug-in's code, and the changes that affect it."""
 
 import shutil
 import sys
@@ -57,7 +57,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 @pytest.mark.parametrize("target", ["lone_net:Net", "net_package.inner.net:Net"])
-def test_code_counts_and_comments_docstrings_and_layout_do_not(
+def test_the_hash_depends_on_code_but_not_on_comments_docstrings_or_layout(
     folder: Path, target: str, old: str, new: str, counts: bool
 ) -> None:
     original = source_hash(target)
@@ -67,7 +67,7 @@ def test_code_counts_and_comments_docstrings_and_layout_do_not(
     assert (source_hash(target) != original) == counts
 
 
-def test_imports_of_a_single_module_from_its_folder_count(folder: Path) -> None:
+def test_the_hash_includes_modules_that_are_imported_from_the_same_folder(folder: Path) -> None:
     original = source_hash("lone_net:Net")
     (folder / "unrelated.py").write_text("offset = 2\n")
     assert source_hash("lone_net:Net") == original
@@ -75,19 +75,19 @@ def test_imports_of_a_single_module_from_its_folder_count(folder: Path) -> None:
     assert source_hash("lone_net:Net") != original
 
 
-def test_all_files_of_a_package_count(folder: Path) -> None:
+def test_the_hash_includes_all_files_of_a_package(folder: Path) -> None:
     original = source_hash("net_package.inner.net:Net")
     (folder / "net_package" / "more.py").write_text("")
     assert source_hash("net_package.inner.net:Net") != original
 
 
-def test_nothing_is_imported(folder: Path) -> None:
+def test_hashing_does_not_import_the_module(folder: Path) -> None:
     source_hash("net_package.inner.net:Net")
     source_hash("lone_net:Net")
     assert not {"net_package", "lone_net"} & set(sys.modules)
 
 
-def test_a_package_in_editable_mode_is_found_by_its_own_finder(
+def test_a_package_in_editable_mode_is_found_by_its_import_finder(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "flat"

@@ -1,4 +1,4 @@
-"""Standardised columns compared with scikit-learn's `StandardScaler`, extreme units, and constant columns."""
+"""Standardised columns: comparison with scikit-learn's `StandardScaler`, extreme units, and constant columns."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ def columns(rows: int = 12) -> np.ndarray:
     return np.random.default_rng(0).normal(size=(rows, 3)) * [1.0, 1e-3, 40.0] + [0.0, 5.0, -7.0]
 
 
-def test_values_and_inverse_are_those_of_scikit_learn() -> None:
+def test_values_and_inverse_equal_scikit_learn() -> None:
     values = columns()
     standard, scaler = Standardisation.of(values), StandardScaler().fit(values)
     np.testing.assert_allclose(standard.apply(columns(30)), scaler.transform(columns(30)), rtol=1e-9, atol=1e-9)
@@ -38,6 +38,6 @@ def test_a_constant_column_becomes_0_and_the_inverse_of_0_is_the_constant(consta
     assert standard.deviation.tolist() == [0.0]
 
 
-def test_a_column_that_varies_by_rounding_errors_is_constant() -> None:
+def test_a_column_that_varies_only_by_rounding_errors_counts_as_constant() -> None:
     values = np.array([[0.3], [0.1 + 0.2], [0.3]])
     assert not Standardisation.of(values).apply(values).any()

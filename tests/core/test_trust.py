@@ -1,4 +1,4 @@
-"""Code that a card or a run names is run only if the user trusts it; classes that the user types are trusted."""
+"""Code that a card or a run names is executed only if the user trusts it. Classes that the user types are trusted."""
 
 import os
 import re
@@ -36,7 +36,7 @@ def no_trusted_modules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Elsewhere:
-    """A foreign module in a folder that Python searches, and a card that names its family."""
+    """An unknown module in a folder on Python's search path, and a card that names a family of this module."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -46,7 +46,7 @@ class Elsewhere:
         self.card.write_text(tomli_w.dumps(small_card(family="from_elsewhere:Mine", baselines=["zero"], oracles=[])))
 
     def forget(self) -> None:
-        """Restore the state of a process that has not imported the module."""
+        """Restore the state before the module was imported."""
         sys.modules.pop("from_elsewhere", None)
         (self.folder / "was_run").unlink(missing_ok=True)
         os.environ[trust.VARIABLE] = ""
@@ -68,7 +68,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def elsewhere_with_runs(elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]) -> Elsewhere:
-    """Two finished runs, one of which names the module."""
+    """Add two finished runs, one of which names the module."""
     card = elsewhere.folder / "ours.toml"
     card.write_text(tomli_w.dumps(small_card(baselines=["zero"], oracles=[])))
     options = ("--preset", "smoke", "-o", "train.steps=2")
@@ -79,7 +79,7 @@ def elsewhere_with_runs(elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]
     return elsewhere
 
 
-def test_a_cards_family_is_not_run_before_its_module_is_trusted(
+def test_the_family_of_a_card_is_not_executed_before_its_module_is_trusted(
     elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ("train", elsewhere.card, "gpt2", "--preset", "smoke", "-o", "train.steps=2")
@@ -89,14 +89,14 @@ def test_a_cards_family_is_not_run_before_its_module_is_trusted(
     assert elsewhere.main(*command, "--trust", "from_elsewhere") == 0 and elsewhere.was_run
 
 
-def test_check_of_a_card_needs_trust(elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checking_a_card_needs_trust(elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]) -> None:
     assert elsewhere.main("check", elsewhere.card) == 1
     assert "--trust from_elsewhere" in capsys.readouterr().err and not elsewhere.was_run
     elsewhere.main("check", elsewhere.card, "--trust", "from_elsewhere")
     assert elsewhere.was_run
 
 
-def test_a_typed_class_is_trusted(elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_class_typed_on_the_command_line_is_trusted(elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]) -> None:
     command = ("train", "linear", "from_elsewhere:Net", "--preset", "smoke", "--name", "../no")
     assert elsewhere.main(*command) == 2
     assert "../no" in capsys.readouterr().err and elsewhere.was_run
@@ -105,14 +105,14 @@ def test_a_typed_class_is_trusted(elsewhere: Elsewhere, capsys: pytest.CaptureFi
     assert elsewhere.was_run
 
 
-def test_trust_in_a_backbone_is_not_trust_in_the_cards_family(elsewhere: Elsewhere) -> None:
+def test_trusting_a_backbone_does_not_trust_the_family_of_the_card(elsewhere: Elsewhere) -> None:
     (elsewhere.folder / "of_mine.py").write_text("from iclbench.backbones.gpt2 import GPT2\nclass Net(GPT2): pass\n")
     assert elsewhere.main("train", elsewhere.card, "of_mine:Net", "--preset", "smoke") == 1
     assert not elsewhere.was_run
 
 
 @pytest.mark.slow
-def test_runs_of_untrusted_code_are_skipped_and_the_others_evaluated(
+def test_runs_with_untrusted_code_are_skipped_and_other_runs_are_evaluated(
     elsewhere_with_runs: Elsewhere, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert elsewhere_with_runs.main("eval") == 1
@@ -126,11 +126,11 @@ def test_runs_of_untrusted_code_are_skipped_and_the_others_evaluated(
     assert elsewhere_with_runs.was_run
 
 
-def test_a_module_in_the_current_folder_needs_trust_too(
+def test_a_module_in_the_current_folder_needs_trust(
     elsewhere_with_runs: Elsewhere, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An installed command searches the current folder only for trusted modules, but does not say that the module is
-    missing."""
+    """An installed command searches the current folder only for trusted modules. The error must not say that an
+    untrusted module is missing."""
     monkeypatch.setattr(
         sys, "path", [entry for entry in sys.path if entry not in ("", str(elsewhere_with_runs.folder))]
     )
@@ -150,7 +150,7 @@ def test_a_module_in_the_current_folder_needs_trust_too(
     )
 
 
-def test_list_and_show_do_not_run_code_that_a_card_or_a_run_names(
+def test_list_and_show_do_not_execute_code_that_a_card_or_a_run_names(
     elsewhere_with_runs: Elsewhere, capsys: pytest.CaptureFixture[str]
 ) -> None:
     grid = elsewhere_with_runs.folder / "grid.toml"
@@ -170,8 +170,8 @@ def test_list_and_show_do_not_run_code_that_a_card_or_a_run_names(
         grid_runs(str(grid))
 
 
-def test_the_report_loads_no_class_and_reads_no_run() -> None:
-    """It reads only tables, and the texts about tests that installed packages register."""
+def test_the_report_loads_no_classes_and_reads_no_runs() -> None:
+    """The report reads only tables, and descriptions of tests that installed packages register."""
     folders = [Path(package.__file__).parent for package in (report, analysis)]
     files = {file: file.read_text() for folder in folders for file in folder.rglob("*.py")}
     imported = {line for text in files.values() for line in re.findall(r"(?:from|import) (iclbench[\w.]*)", text)}
@@ -184,7 +184,7 @@ def test_the_report_loads_no_class_and_reads_no_run() -> None:
     ]
 
 
-def test_on_a_terminal_the_user_is_asked_once(elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_the_user_is_asked_only_once(elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
     questions: list[str] = []
 
     def answer_no(target: str) -> bool:
@@ -242,7 +242,7 @@ def test_all_registries_check_trust(elsewhere: Elsewhere) -> None:
         ("./below/net.py:Net", "below.net:Net"),
     ],
 )
-def test_the_error_of_a_class_in_another_spelling_has_the_right_one(
+def test_the_error_for_a_misspelt_class_suggests_the_correct_spelling(
     spelling: str, name: str, elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for command in (("train", "linear", spelling, "--preset", "smoke"), ("check", spelling)):

@@ -1,4 +1,4 @@
-"""The version is written in one place, and the commit is that of the running code or None."""
+"""The version is defined in one place, and the commit is that of the running code or None."""
 
 import os
 import re
@@ -28,13 +28,13 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture(autouse=True)
 def _no_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytecode files in a checkout would make it dirty."""
+    """Disable bytecode files, which would make a checkout dirty."""
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # for child processes
 
 
 def copy_module(root: Path, project: str = "iclbench") -> ModuleType:
-    """A copy of the module `version` in another checkout."""
+    """Copy the module `version` to another checkout and load it."""
     path = root / "iclbench" / "core" / "version.py"
     path.parent.mkdir(parents=True)
     path.write_bytes(Path(version.__file__).read_bytes())
@@ -43,7 +43,7 @@ def copy_module(root: Path, project: str = "iclbench") -> ModuleType:
 
 
 def load(path: Path) -> ModuleType:
-    """The module of a file, with empty caches."""
+    """Load the module of a file, with empty caches."""
     spec = spec_from_file_location("copied_version", path)
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
@@ -59,7 +59,7 @@ def commit_all(root: Path, message: str = "one") -> str:
     return git(root, "rev-parse", "HEAD")
 
 
-def test_the_version_is_only_in_pyproject() -> None:
+def test_the_version_is_defined_only_in_pyproject() -> None:
     expected = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     assert iclbench.__version__ == expected
     names = ["CITATION.cff", "README.md", "CHANGELOG.md", "hatch_build.py"]
@@ -74,7 +74,7 @@ def test_the_commit_is_that_of_the_checkout(tmp_path: Path, monkeypatch: pytest.
     assert (module.version(), module.commit()) == ("7.8.9", commit)
     other_module = copy_module(tmp_path / "second")
     other_commit = commit_all(tmp_path / "second", "another")
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "first" / ".git"))  # as in a hook of git
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "first" / ".git"))  # git sets this variable in hooks
     assert other_module.commit() == other_commit != commit
 
 
@@ -82,7 +82,7 @@ def test_the_commit_is_that_of_the_checkout(tmp_path: Path, monkeypatch: pytest.
     ("name", "is_dirty"),
     [("iclbench/core/version.py", True), ("iclbench/new.py", True), ("grids/x.toml", True), ("results/x", False)],
 )
-def test_only_changes_of_the_code_make_the_commit_dirty(name: str, is_dirty: bool, tmp_path: Path) -> None:
+def test_only_changes_to_the_code_make_the_commit_dirty(name: str, is_dirty: bool, tmp_path: Path) -> None:
     module = copy_module(tmp_path)
     commit = commit_all(tmp_path)
     (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -101,7 +101,9 @@ def test_a_worktree_has_its_own_commit(tmp_path: Path) -> None:
 
 
 def test_the_repository_of_another_project_is_not_used(tmp_path: Path) -> None:
-    """For an unpacked release in another project, and for a package copied into the root of another project."""
+    """This holds for a release that is unpacked in another project, and for a package copied into the root of
+    another project.
+    """
     vendored = copy_module(tmp_path / "vendor")
     (tmp_path / "pyproject.toml").write_text(PROJECT.format("theirs"))
     commit_all(tmp_path)
@@ -109,7 +111,7 @@ def test_the_repository_of_another_project_is_not_used(tmp_path: Path) -> None:
     copy = copy_module(tmp_path / "copy", "theirs")
     commit_all(tmp_path / "copy")
     assert copy.commit() is None and copy.checkout() is None
-    (tmp_path / "vendor" / ".git").mkdir()  # not a repository
+    (tmp_path / "vendor" / ".git").mkdir()  # an empty folder, which is not a repository
     assert load(tmp_path / "vendor" / "iclbench" / "core" / "version.py").commit() is None
 
 
@@ -153,14 +155,14 @@ def test_an_installed_wheel_has_its_commit(tmp_path: Path) -> None:
     commit = commit_all(source)
     build = [sys.executable, "-m", "hatchling", "build", "-d", tmp_path]
     subprocess.run(build, cwd=source, check=True, capture_output=True)
-    # A wheel that is built from a source distribution, which has no repository.
+    # Build a wheel from a source distribution, which has no repository.
     (archive,) = tmp_path.glob("*.tar.gz")
     subprocess.run(["tar", "xzf", archive], cwd=tmp_path, check=True)
     unpacked = archive.with_name(archive.name.removesuffix(".tar.gz"))
     (direct,) = tmp_path.glob("*.whl")
     second = tmp_path / "second"
     subprocess.run([*build[:-1], second, "-t", "wheel"], cwd=unpacked, check=True, capture_output=True)
-    # The wheels are installed in the checkout of another project.
+    # Install the wheels in the checkout of another project.
     project.mkdir()
     (project / "pyproject.toml").write_text(PROJECT.format("theirs"))
     commit_all(project)
@@ -183,7 +185,7 @@ def test_packed_values_have_no_commit() -> None:
 
 
 def test_rows_that_differ_only_in_version_and_commit_are_not_rewritten(tmp_path: Path) -> None:
-    """After an update, commands with nothing to add must work on read-only results."""
+    """After an upgrade, commands that add no rows must work on read-only results."""
     path = tmp_path / "values.parquet"
     shared = {name: "a" for name, (dtype, optional, _) in tables.VALUES.items() if dtype == "string" and not optional}
     row = shared | {"kind": "baseline", "status": "ok", "value": 1.0}
