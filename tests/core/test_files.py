@@ -69,7 +69,7 @@ def test_equal_tensors_and_metadata_give_identical_files(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("files_renamed", [0, 1, 2, 3])
-def test_weights_match_their_digest_at_whatever_step_the_writer_is_killed(
+def test_weights_match_their_digest_if_the_writer_is_killed_at_any_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files_renamed: int
 ) -> None:
     path = tmp_path / "w.safetensors"

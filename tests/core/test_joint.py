@@ -80,7 +80,7 @@ def test_samples_of_a_joint_gaussian_have_its_moments():
     assert (covariance - prediction.covariance()).abs().max() < 0.04 * prediction.covariance().abs().max()
 
 
-def test_marginal_scores_average_densities_of_samples_per_point_and_joint_scores_average_those_of_all_points():
+def test_marginal_and_joint_scores_of_samples_are_log_means_of_densities():
     by_sample = gaussians()
     prediction = mix_samples(by_sample)
     log = Normal(by_sample.mean, by_sample.std).log_prob(Y.unsqueeze(2)).sum(-1)

@@ -28,7 +28,9 @@ bucket /bucket fuse.goofys rw 0 0
 
 @pytest.fixture(params=["file", "folder", "unsupported"])
 def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The path of a lock. Each test runs with file locks and with folder locks."""
+    """The path of a lock. Each test runs with file locks, with folder locks, and with file locks that are not
+    supported.
+    """
     if request.param == "folder":
         monkeypatch.setenv("ICLBENCH_LOCKS", "folders")
     if request.param == "unsupported":

@@ -54,7 +54,7 @@ def test_gaussian_log_likelihood_equals_torch():
     torch.testing.assert_close(prediction.loss(Y), -expected)
 
 
-def test_gaussian_std_is_softplus_plus_floor():
+def test_gaussian_variance_is_softplus_plus_squared_floor():
     prediction = Gaussian.from_raw(torch.tensor([[0.5, -30.0]]), 1, HeadSettings(floor=0.1))
     assert prediction.std.item() == pytest.approx(0.1, rel=1e-5)
     wide = Gaussian.from_raw(torch.tensor([[0.5, 2.0]]), 1)
