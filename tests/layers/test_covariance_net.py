@@ -1,4 +1,4 @@
-"""The density of the Gaussian over all targets against SciPy and PyTorch, with bounds and masks."""
+"""The joint Gaussian density of all targets against SciPy and PyTorch, with bounds and masks."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def net(form: str = "tril", scale: float = 1.0, **head: Any) -> CovarianceNet:
 
 
 def vectors() -> tuple[Tensor, Tensor, Tensor]:
-    """Hidden vectors, means, outputs."""
+    """Random hidden vectors, means and outputs."""
     generator = torch.Generator().manual_seed(1)
     sizes = (WIDTH, OUTPUTS, OUTPUTS)
     hidden, mean, y = (torch.randn(BATCH, TARGETS, n, generator=generator, dtype=torch.float64) for n in sizes)
@@ -67,13 +67,15 @@ def test_tril_is_used_as_the_cholesky_factor(head: dict[str, Any], bound: Any) -
 @pytest.mark.parametrize(
     ("head", "variance"),
     [
-        ({"spread": "exp"}, np.exp),  # a variance, not a standard deviation, as in the released code
+        ({"spread": "exp"}, np.exp),  # exp(r) is a variance, not a standard deviation, as in the released code
         ({"floor": 0.3}, lambda raw: np.log1p(np.exp(raw)) + 0.3**2),
         ({"spread": "bounded-0.05"}, lambda raw: (0.05 + 0.95 * np.log1p(np.exp(raw))) ** 2),
     ],
 )
 @torch.no_grad()
-def test_low_rank_covariance_is_products_plus_a_diagonal(head: dict[str, Any], variance: Any) -> None:
+def test_the_low_rank_covariance_is_the_product_of_the_factors_plus_a_diagonal(
+    head: dict[str, Any], variance: Any
+) -> None:
     model, (hidden, mean, y) = net("low-rank", **head), vectors()
     assert model.diagonal is not None
     actual = model.log_likelihood(model(hidden, mean), y, torch.ones(BATCH, TARGETS, dtype=torch.bool))
@@ -85,7 +87,7 @@ def test_low_rank_covariance_is_products_plus_a_diagonal(head: dict[str, Any], v
 
 @pytest.mark.parametrize("form", ["tril", "low-rank"])
 @torch.no_grad()
-def test_masked_targets_change_nothing(form: str) -> None:
+def test_masked_targets_do_not_change_the_density(form: str) -> None:
     model, (hidden, mean, y) = net(form), vectors()
     valid = [1, 2, 4]
     mask = torch.tensor([[False, True, True, False, True], [False] * 5])
@@ -96,7 +98,7 @@ def test_masked_targets_change_nothing(form: str) -> None:
 
 
 @torch.no_grad()
-def test_low_rank_without_products_is_independent_gaussians() -> None:
+def test_a_low_rank_covariance_with_zero_factors_gives_independent_gaussians() -> None:
     model, (hidden, mean, y) = net("low-rank", scale=0.0), vectors()
     answer, mask = model(hidden, mean), torch.arange(TARGETS) < torch.tensor([[5], [3]])
     actual = model.log_likelihood(answer, y, mask)

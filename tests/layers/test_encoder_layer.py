@@ -1,4 +1,4 @@
-"""The layer of TNP-D against PyTorch's encoder layer with the same weights."""
+"""The encoder layer of TNP-D against PyTorch's layer with the same weights."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ WIDTH, HEADS, FEEDFORWARD = 12, 3, 20
 
 
 def layer() -> EncoderLayer:
-    """A layer with nonzero biases and with norms that scale and shift, unlike at the start of training."""
+    """Build a layer in which, unlike at initialisation, biases are not 0 and norms scale and shift."""
     torch.manual_seed(0)
     ours = EncoderLayer(WIDTH, HEADS, FEEDFORWARD).double()
     with torch.no_grad():
@@ -21,7 +21,7 @@ def layer() -> EncoderLayer:
     return ours
 
 
-def test_layer_and_its_gradients_are_those_of_pytorch() -> None:
+def test_outputs_and_gradients_equal_pytorch() -> None:
     ours = layer()
     torch_encoder = torch_layer(ours)
     visible = torch.tensor([[True, True, False], [True, False, True], [True, True, True]])
@@ -40,8 +40,8 @@ def test_layer_and_its_gradients_are_those_of_pytorch() -> None:
 
 
 @torch.no_grad()
-def test_rows_without_visible_tokens_read_zero() -> None:
-    """Sequences without tokens, without valid tokens, or without visible tokens."""
+def test_attention_of_rows_without_visible_tokens_is_zero() -> None:
+    """The cases are sequences without tokens, without valid tokens, and without visible tokens."""
     ours, rows, tokens = layer(), torch.randn(2, 4, WIDTH).double(), torch.randn(2, 5, WIDTH).double()
     inner = ours.norm(rows + ours.out.bias)
     expected = ours.norm_feed(inner + ours.feed(inner))
@@ -52,7 +52,7 @@ def test_rows_without_visible_tokens_read_zero() -> None:
     torch.testing.assert_close(hidden, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_gradients_are_finite_if_some_rows_see_no_token() -> None:
+def test_gradients_are_finite_if_some_rows_have_no_visible_token() -> None:
     ours, tokens = layer(), torch.randn(2, 5, WIDTH, dtype=torch.float64, requires_grad=True)
     mask = torch.tensor([[True] * 5, [False] * 5])
     ours.attend(torch.randn(2, 4, WIDTH).double(), ours.keys(tokens, mask)).square().sum().backward()
@@ -60,7 +60,7 @@ def test_gradients_are_finite_if_some_rows_see_no_token() -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in ours.parameters())
 
 
-def test_weights_start_as_those_of_pytorch() -> None:
+def test_weights_are_initialised_as_in_pytorch() -> None:
     torch.manual_seed(0)
     ours, theirs = EncoderLayer(64, 4, 128), nn.TransformerEncoderLayer(64, 4, 128, 0.0)
     expected = theirs.self_attn.in_proj_weight

@@ -1,4 +1,4 @@
-"""Attention of queries to the past and to themselves."""
+"""Attention of independent queries to the cached past and to themselves."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from iclbench.layers.key_value_cache import attend_past_and_self
 
 
 def random_tensors(queries: int, past: int) -> list[Tensor]:
-    """Queries, keys and values of the past, the visible tokens, keys and values of the queries."""
+    """Random queries, keys and values of the past, visible tokens, and keys and values of the queries."""
     generator = torch.Generator().manual_seed(queries)
 
     def heads(n: int) -> Tensor:
@@ -20,7 +20,7 @@ def random_tensors(queries: int, past: int) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("past", [0, 1, 40])
-def test_equals_attention_with_all_other_queries_masked(past: int) -> None:
+def test_attention_equals_a_mask_that_hides_all_other_queries(past: int) -> None:
     q, k_past, v_past, visible, k, v = random_tensors(7, past)
     mask = torch.cat([visible, torch.eye(7, dtype=torch.bool).expand(3, 1, 7, 7)], -1)
     expected = F.scaled_dot_product_attention(q, torch.cat([k_past, k], 2), torch.cat([v_past, v], 2), attn_mask=mask)
@@ -28,7 +28,7 @@ def test_equals_attention_with_all_other_queries_masked(past: int) -> None:
 
 
 @pytest.mark.parametrize("queries", [2, 20, 33])
-def test_outputs_do_not_depend_on_the_order_of_queries_in_any_digit(queries: int) -> None:
+def test_outputs_are_identical_for_any_order_of_queries(queries: int) -> None:
     q, k_past, v_past, visible, k, v = random_tensors(queries, 40)
     order = torch.randperm(queries, generator=torch.Generator().manual_seed(0))
     q_permuted, *permuted = (t[:, :, order] for t in (q, visible, k, v))

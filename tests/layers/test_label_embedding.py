@@ -1,4 +1,4 @@
-"""Embeddings of class labels start as small as those of Chan et al. 2022; in-context learning depends on it."""
+"""Label embeddings are initialised with the small scale of Chan et al. 2022, on which in-context learning depends."""
 
 import pytest
 import scipy.stats
@@ -10,7 +10,7 @@ from iclbench.backbones.image_backbone import build_backbone
 from iclbench.registry import BACKBONES
 
 CLASSES = 500
-# `modules/embedding.py` of their code: haiku's TruncatedNormal(stddev=0.02), truncated at two standard deviations.
+# `modules/embedding.py` in their code: TruncatedNormal(stddev=0.02) of Haiku, truncated at two standard deviations.
 START = scipy.stats.truncnorm(-2, 2, scale=0.02)
 
 
@@ -23,8 +23,12 @@ START = scipy.stats.truncnorm(-2, 2, scale=0.02)
         ("transformer", {"layers": 1, "width": 16, "heads": 2}),
     ],
 )
-def test_label_embeddings_start_with_a_standard_deviation_of_0_02(name: str, settings: dict[str, int]) -> None:
-    """With PyTorch's standard deviation of 1, or with that of a model's other weights, labels dominate their tokens."""
+def test_label_embeddings_are_initialised_from_the_truncated_normal_of_chan_et_al(
+    name: str, settings: dict[str, int]
+) -> None:
+    """With PyTorch's standard deviation of 1, or with that of the other weights of a model, labels would dominate
+    their tokens.
+    """
     torch.manual_seed(0)
     shape = TaskShape(x_dim=256, points=4, classes=CLASSES, head="categorical", question="targets", x_shape=(16, 16))
     cls = BACKBONES.get(name)

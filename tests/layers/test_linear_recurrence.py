@@ -1,4 +1,4 @@
-"""The chunked recurrence against the same recurrence token by token."""
+"""The chunked recurrence against a loop over tokens."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,9 @@ RECURRENCES = [(decay, delta) for decay in ("none", "head", "row") for delta in 
 
 
 def with_strengths(*strengths: Any) -> list[tuple[str, bool, Any]]:
-    """Every recurrence with every strength of its decays; those without decays only with the first."""
+    """Every recurrence with every strength of decay. Recurrences without decay are combined only with the first
+    strength.
+    """
     return [
         (*recurrence, strength)
         for recurrence in RECURRENCES
@@ -38,7 +40,7 @@ def terms(tokens: int, decay: str, delta: bool, strength: float = 1.0, seed: int
 
 
 def concatenated(batches: list[Terms]) -> Terms:
-    """The batches as one, concatenated along the batch axis."""
+    """The terms, concatenated along the batch axis."""
     tensors = [batch.tensors() for batch in batches]
     return replace(batches[0], **{name: torch.cat([t[name] for t in tensors]) for name in tensors[0]})
 
@@ -48,7 +50,7 @@ def state(seed: int = 1) -> Tensor:
 
 
 def by_token(inputs: Terms, S: Tensor) -> tuple[Tensor, Tensor]:
-    """S <- (diag(e^g) + b a^T) S + k v^T and o = S^T q, from the equation."""
+    """The equations S <- (diag(e^g) + b a^T) S + k v^T and o = S^T q, computed token by token."""
     outputs = []
     for t in range(inputs.v.shape[2]):
         q, k, v = (tensor[:, :, t] for tensor in (inputs.q, inputs.k, inputs.v))
@@ -74,7 +76,7 @@ def test_chunks_equal_the_recurrence(decay: str, delta: bool, strength: float) -
         assert (final_state - expected_state).norm() < 1e-5 * expected_state.norm(), chunk
 
 
-# Strengths that lead to the same chunks are one batch.
+# Strengths that lead to the same chunks are tested in one batch.
 @pytest.mark.parametrize(("decay", "delta", "strengths"), with_strengths([1.0], [10.0], [100.0, 1000.0]))
 def test_gradients_equal_those_of_the_recurrence(decay: str, delta: bool, strengths: list[float]) -> None:
     inputs = concatenated([terms(45, decay, delta, strength) for strength in strengths])
@@ -98,7 +100,7 @@ def test_gradients_equal_those_of_the_recurrence(decay: str, delta: bool, streng
                 # be as small as e^-18 times these terms.
                 scale = (inputs.q * expected[0]).split(B)[n].norm() if name in ("g", "state") else 0.0
                 assert (a - b).norm() < 1e-5 * b.norm() + 1e-6 * scale + 1e-12, f"{name}, chunks of {chunk}"
-    # The first backward pass uses saved chunks, the second recomputes them.
+    # The first backward pass uses saved chunks, and the second one recomputes them.
     outputs, final_state = linear_recurrence(inputs, S)
     first, second = (gradients(outputs, final_state, retain_graph=True) for _ in range(2))
     for one, other in zip(first, second, strict=True):
@@ -110,7 +112,7 @@ def test_gradients_equal_those_of_the_recurrence(decay: str, delta: bool, streng
 def test_full_pass_equals_the_recurrence_after_a_zero_state(
     decay: str, delta: bool, shared: bool, strength: float
 ) -> None:
-    """Outputs and gradients, for one chunk (without products with a state) and for many."""
+    """Outputs and gradients are compared, for a single chunk (without products with a state) and for many chunks."""
     inputs = terms(45, decay, delta, strength)
     if shared:
         inputs = replace(inputs, q=inputs.q[:, :1], k=inputs.k[:, :1])
@@ -128,7 +130,7 @@ def test_full_pass_equals_the_recurrence_after_a_zero_state(
 
 @pytest.mark.parametrize("strength", [1.0, 100.0])
 @pytest.mark.parametrize("decay", ["head", "row"])
-def test_fixed_decays_have_no_gradient_and_do_not_change_the_others(
+def test_fixed_decays_have_no_gradient_and_do_not_change_other_gradients(
     decay: str, strength: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs, S = terms(45, decay, True, strength), state().requires_grad_()
@@ -140,14 +142,14 @@ def test_fixed_decays_have_no_gradient_and_do_not_change_the_others(
         return torch.autograd.grad(outputs.square().sum() + final_state.sum(), list(learned.values()))
 
     expected = gradients(inputs.g.clone().requires_grad_())
-    # The steps for gradients of decays must not run.
+    # The computation of decay gradients must not run.
     for chunk_class in (module._Chunk, module._HeadDecays, module._RowDecays):
         monkeypatch.setattr(chunk_class, "add_slope", None)
     for one, other in zip(gradients(inputs.g.detach()), expected, strict=True):
         assert torch.equal(one, other)
 
 
-def test_the_gradient_of_the_state_does_not_need_gradients_of_the_inputs() -> None:
+def test_the_state_may_require_a_gradient_without_the_inputs() -> None:
     inputs, S = terms(45, "head", True), state().requires_grad_()
     expected = torch.autograd.grad(by_token(inputs, S)[0].square().sum(), S)
     actual = torch.autograd.grad(linear_recurrence(inputs, S)[0].square().sum(), S)
@@ -182,9 +184,9 @@ def test_the_longer_half_of_an_odd_chunk_does_not_underflow(decay: str, g: list[
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
 @pytest.mark.parametrize(("decay", "delta"), [recurrence for recurrence in RECURRENCES if recurrence[0] != "none"])
-def test_spans_are_as_long_as_decays_allow(decay: str, delta: bool, scale: float) -> None:
-    """The spans are two chunks, one chunk, half a chunk and so on. The decays of each are nearly the strongest that it
-    allows, and neither small nor large numbers lose precision."""
+def test_spans_have_the_maximum_length_that_decays_allow(decay: str, delta: bool, scale: float) -> None:
+    """The spans are two chunks, one chunk, half a chunk and so on. The decays in each span are nearly the strongest
+    that its length allows. Neither small nor large numbers lose precision."""
     strengths = (-0.5, -1.1, -2.2, -4.4, -8.8 if scale != 1.0 else -100.0)
     g = torch.cat([torch.full((64,), strength) for strength in strengths]).double()[:-44]
     inputs, S = terms(len(g), decay, delta), scale * state()
@@ -208,8 +210,8 @@ def test_spans_are_as_long_as_decays_allow(decay: str, delta: bool, scale: float
 
 @pytest.mark.parametrize(("decay", "delta"), RECURRENCES)
 def test_queries_do_not_change_the_state(decay: str, delta: bool) -> None:
-    """The answer to a query is the output that it would have as the next token: after a given state (`peek`), or after
-    each pair of tokens but the last (`fork`)."""
+    """The answer to a query is the output that it would have as the next token, after a given state (`peek`) or after
+    each pair of tokens except the last one (`fork`)."""
     inputs, S = terms(70, decay, delta), state()
     queries = terms(35, decay, delta, seed=3)
     outputs, answers, final_state = fork(inputs, queries, S)
@@ -224,7 +226,7 @@ def test_queries_do_not_change_the_state(decay: str, delta: bool) -> None:
         torch.testing.assert_close(peek(query, before), expected_answer)
 
 
-@pytest.mark.parametrize("chunk", [16, 2])  # saved, and recomputed
+@pytest.mark.parametrize("chunk", [16, 2])  # with these sizes, chunks are saved or recomputed
 @pytest.mark.parametrize(("decay", "delta", "strength"), with_strengths(1.0, 1000.0))
 def test_gradients_of_queries_equal_those_of_the_recurrence(
     decay: str, delta: bool, chunk: int, strength: float
@@ -269,19 +271,19 @@ def test_heads_may_share_queries_and_keys(decay: str, strength: float) -> None:
         torch.testing.assert_close(one_gradient, other_gradient)
 
 
-# Gates that lead to the same chunks are one batch.
+# Gates that lead to the same chunks are tested in one batch.
 @pytest.mark.slow
 @pytest.mark.parametrize("gates", [[0.0], [-torch.inf, "in turn"]], ids=["open", "shut"])
 @pytest.mark.parametrize(("decay", "delta"), [recurrence for recurrence in RECURRENCES if recurrence[0] != "none"])
-def test_gates_may_be_open_or_shut_for_thousands_of_tokens(decay: str, delta: bool, gates: list[float | str]) -> None:
-    """A decay to 0 forgets all earlier tokens, and later tokens lose no digits."""
+def test_gates_may_be_open_or_closed_for_thousands_of_tokens(decay: str, delta: bool, gates: list[float | str]) -> None:
+    """A decay to 0 erases all earlier tokens, and later tokens do not lose precision."""
     inputs, S = terms(2000, decay, delta), state().repeat(len(gates), 1, 1, 1)
     assert inputs.g is not None
     g = inputs.g * 1e-3
     g[:, :, ::3] = -1e30
     logs = [g if gate == "in turn" else torch.full_like(inputs.g, gate) for gate in gates]
     inputs = concatenated([replace(inputs, g=log) for log in logs])
-    # With keys of length 1 and beta up to 2 the state is bounded.
+    # With keys of length 1 and beta up to 2, the state is bounded.
     expected, expected_states = (t.split(B) for t in by_token(inputs, S))
     leaves = inputs.to(dtype=torch.float32).map(lambda t: t.requires_grad_())
     outputs, final_states = linear_recurrence(leaves, S.float())
@@ -302,7 +304,7 @@ def test_memory_other_than_inputs_outputs_and_states_does_not_grow_with_tokens(d
             outputs, _ = linear_recurrence(inputs, S)
             outputs.backward(torch.ones_like(outputs))
         states = -(-tokens // module.CHUNK) * S.nbytes
-        # Outputs and their gradient, and the gradients of all inputs.
+        # Subtract the outputs and their gradient, and the gradients of all inputs.
         return live.peak - 2 * outputs.nbytes - inputs.nbytes - states
 
     longest = 4000 if (decay, delta) == RECURRENCES[-1] else 1500

@@ -1,4 +1,4 @@
-"""Causal convolution and channel normalisation, channels first, against SciPy and PyTorch."""
+"""Causal convolution and channel normalisation with channels first, against SciPy and PyTorch."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_first_and_second_derivatives_of_the_toeplitz_algorithm_are_correct() ->
 
 
 def test_channel_norm_is_layer_norm_over_axis_0() -> None:
-    """Compares values and gradients."""
+    """Both values and gradients are compared."""
     norm, (x, _) = ChannelNorm(7).double(), random_inputs(7, 1, 11)
     x = (3 * x[:, 0] + 1).requires_grad_()
     with torch.no_grad():
@@ -54,7 +54,7 @@ def test_channel_norm_is_layer_norm_over_axis_0() -> None:
 
 
 def test_channel_norm_refuses_a_second_derivative() -> None:
-    """It would ignore how mean and scale depend on the input."""
+    """A second derivative would ignore the dependence of mean and scale on the input."""
     norm, x = ChannelNorm(4), torch.randn(4, 5, requires_grad=True)
     (slope,) = torch.autograd.grad(norm(x).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):

@@ -1,4 +1,6 @@
-"""Samples with given numbers have the predicted distribution; a path attends to the context and to itself."""
+"""Samples from given random numbers have the predicted distribution, and a path attends to the context and to
+itself.
+"""
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ COUNT = 4000
 
 
 def equidistant_numbers() -> tuple[torch.Tensor, torch.Tensor]:
-    """Equidistant numbers from 0 to 1, and the standard normal quantiles at these levels, shuffled."""
+    """Equidistant levels from 0 to 1, and the standard normal quantiles at these levels in random order."""
     levels = (torch.arange(COUNT, dtype=torch.float64) + 0.5) / COUNT
     order = torch.randperm(COUNT, generator=torch.Generator().manual_seed(0))
     return levels, torch.from_numpy(ndtri(levels.numpy()))[order].unsqueeze(1)
@@ -38,13 +40,13 @@ def test_samples_have_the_moments_and_frequencies_of_the_prediction() -> None:
     assert samples.std().item() == pytest.approx(mixture.std[0, 0, 0].item(), rel=0.03)
 
 
-def test_the_last_class_is_drawn_if_the_rounded_sum_is_below_one() -> None:
+def test_the_last_class_is_sampled_if_the_cumulative_sum_rounds_to_less_than_one() -> None:
     logits = torch.full((1, 1, 7), 0.1)
     assert draw(Categorical(logits), torch.ones(1), torch.zeros(1, 1)).item() == 6
 
 
 def test_a_path_attends_to_the_context_and_to_itself() -> None:
-    """Compares with attention to one sequence without the masked tokens."""
+    """The reference is attention over one sequence without the masked tokens."""
     generator = torch.Generator().manual_seed(0)
     batch, heads, paths, rows, size, length, width = 2, 3, 4, 2, 5, 3, 6
 

@@ -11,7 +11,7 @@ WIDTH, FEEDFORWARD = 12, 20
 
 
 def pair(heads: int, dropout: float = 0.0) -> tuple[PostNormLayer, nn.TransformerEncoderLayer]:
-    """The layer, and PyTorch's layer with its weights. Norms scale and shift, unlike at the start of training."""
+    """Build the layer, and PyTorch's layer with the same weights. Unlike at initialisation, norms scale and shift."""
     torch.manual_seed(0)
     ours = PostNormLayer(WIDTH, heads, FEEDFORWARD, dropout).double()
     torch_layer = nn.TransformerEncoderLayer(
@@ -38,7 +38,7 @@ def run(layer: PostNormLayer, x: Tensor, visible: Tensor | None = None) -> Tenso
 
 
 @pytest.mark.parametrize("heads", [1, 3])
-def test_layer_and_its_gradients_are_those_of_pytorch(heads: int) -> None:
+def test_outputs_and_gradients_equal_pytorch(heads: int) -> None:
     ours, torch_layer = pair(heads)
     causal = nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
     x, x_copy = (torch.randn(2, 5, WIDTH, dtype=torch.float64).requires_grad_() for _ in range(2))
@@ -52,7 +52,7 @@ def test_layer_and_its_gradients_are_those_of_pytorch(heads: int) -> None:
     torch.testing.assert_close(ours.down.weight.grad, torch_layer.linear2.weight.grad, rtol=1e-9, atol=1e-9)
 
 
-def test_without_a_mask_a_token_sees_itself_and_those_before_it() -> None:
+def test_without_a_mask_attention_is_causal() -> None:
     ours, _ = pair(2)
     x = torch.randn(2, 5, WIDTH, dtype=torch.float64)
     torch.testing.assert_close(run(ours, x), run(ours, x, torch.ones(5, 5, dtype=torch.bool).tril()))

@@ -11,7 +11,7 @@ BATCH, LAYERS, HEADS, ROWS, WIDTH, POINTS = 3, 2, 2, 4, 5, 11
 
 
 def random_inputs(scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Queries, keys, values and a mask with gaps, also at both ends; one episode has no valid point."""
+    """Random queries, keys, values, and a mask with gaps, including at both ends. One episode has no valid point."""
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
@@ -24,7 +24,7 @@ def random_inputs(scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def naive(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> RunningSoftmax:
-    """A softmax over the points of every prefix, from its definition."""
+    """The softmax over the points of every prefix, computed from its definition."""
     logs, sums = [], []
     for b in range(BATCH):
         for n in range(POINTS):
@@ -36,7 +36,7 @@ def naive(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Runnin
 
 
 @pytest.mark.parametrize("block", [1, 3, 11, 64])
-def test_every_prefix_is_a_softmax_over_its_points(block: int) -> None:
+def test_the_state_of_every_prefix_is_a_softmax_over_its_points(block: int) -> None:
     queries, keys, values, mask = random_inputs()
     empty = RunningSoftmax.empty(BATCH, queries)
     states, last = prefix_states(empty, queries, keys, values, mask, block)
@@ -61,8 +61,8 @@ def test_a_scan_can_continue_from_a_state() -> None:
 
 
 @pytest.mark.parametrize("block", [2, 64])
-def test_gradients_are_those_of_the_definition(block: int) -> None:
-    """Before an episode's first point, gradients are 0, not NaN."""
+def test_gradients_equal_those_of_the_definition(block: int) -> None:
+    """Before the first point of an episode, gradients are 0, not NaN."""
 
     def gradients(scan: bool) -> list[Tensor]:
         *leaves, mask = random_inputs()
@@ -79,7 +79,7 @@ def test_gradients_are_those_of_the_definition(block: int) -> None:
         torch.testing.assert_close(actual, expected.nan_to_num(), rtol=1e-10, atol=1e-12)
 
 
-def test_scores_of_ten_thousand_are_finite_and_exact() -> None:
+def test_results_are_finite_and_accurate_for_scores_of_ten_thousand() -> None:
     queries, keys, values, mask = random_inputs(scale=3e3)
     assert (queries @ keys.mT).abs().max() > 1e4
     states, _ = prefix_states(RunningSoftmax.empty(BATCH, queries), queries, keys, values, mask, 4)

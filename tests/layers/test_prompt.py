@@ -1,4 +1,4 @@
-"""Related datasets before the context: each prediction equals that of one explicit sequence, in any batch."""
+"""Related datasets before the context: in any batch, each prediction equals that of one explicit sequence."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -30,7 +30,7 @@ NAMES = list(SIZES)
 
 
 def model(name: str, related: int = 3, **settings: object) -> SequenceBackbone:
-    """A model with nonzero marks, in float64. S4's kernel is longer than all sequences of these tests."""
+    """Build a model with nonzero marks in float64. The kernel of S4 is longer than all sequences of these tests."""
     torch.manual_seed(0)
     cls = BACKBONES.get(name)
     shape = TaskShape(x_dim=2, points=60, question="targets", related=related)
@@ -47,8 +47,8 @@ def draw(*shape: int, seed: int) -> Points:
 
 
 def example() -> tuple[Points, Points]:
-    """Five contexts, one of them empty, with 0 to 3 related datasets each. Masked points leave gaps in both, and one
-    episode has only the second dataset."""
+    """Five contexts, one of which is empty, with 0 to 3 related datasets each. Contexts and datasets have gaps of
+    masked points, and one episode has only the second dataset."""
     context, related = draw(5, 7, seed=1), draw(5, 3, 6, seed=2)
     has_dataset = torch.tensor([[1, 1, 1], [0, 0, 0], [1, 1, 0], [0, 1, 0], [1, 0, 0]], dtype=torch.bool)
     has_context = torch.tensor([1, 1, 0, 1, 1], dtype=torch.bool)
@@ -59,8 +59,8 @@ def example() -> tuple[Points, Points]:
 
 
 def explicit_output(backbone: SequenceBackbone, context: Points, related: Points | None, b: int, x: Tensor) -> Tensor:
-    """The prediction at x, `(2,)`, for one episode: the output at the last token of an explicit sequence. Learned
-    positions start from 0 in every dataset and in the context."""
+    """The prediction at x, `(2,)`, for one episode, as the output at the last token of an explicit sequence. Learned
+    positions start at 0 in every dataset and in the context."""
     read, tokens = backbone.read_in, []
     restarts, token_positions = isinstance(getattr(backbone, "positions", None), LearnedPositions), []
     for dataset in () if related is None else related.map(lambda t: t[b]).mask.nonzero()[:, 0].unique().tolist():
@@ -89,8 +89,10 @@ def backbone(request: pytest.FixtureRequest) -> SequenceBackbone:
 
 
 @pytest.mark.parametrize("with_related", [True, False])
-def test_target_predictions_match_one_explicit_sequence_each(backbone: SequenceBackbone, with_related: bool) -> None:
-    """Compares predictions and gradients of all parameters."""
+def test_each_target_prediction_equals_that_of_an_explicit_sequence(
+    backbone: SequenceBackbone, with_related: bool
+) -> None:
+    """Both predictions and the gradients of all parameters are compared."""
     context, datasets = example()
     related, x = datasets if with_related else None, draw(5, 2, seed=3).x
     actual = backbone.predict_targets(context, x, related).mean
@@ -105,7 +107,7 @@ def test_target_predictions_match_one_explicit_sequence_each(backbone: SequenceB
 
 @pytest.mark.parametrize("segment", [3, 512])
 @pytest.mark.parametrize("shifted", [False, True])
-def test_prefix_predictions_match_one_explicit_sequence_each(
+def test_each_prefix_prediction_equals_that_of_an_explicit_sequence(
     backbone: SequenceBackbone, segment: int, shifted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pair_sequence, "SEGMENT_SIZE", segment)
@@ -120,7 +122,7 @@ def test_prefix_predictions_match_one_explicit_sequence_each(
             )
 
 
-def test_every_layer_is_read_after_the_related_datasets(backbone: SequenceBackbone) -> None:
+def test_the_last_prediction_by_layer_equals_the_prediction_with_related_datasets(backbone: SequenceBackbone) -> None:
     (context, related), x = example(), draw(5, 2, seed=3).x
     with torch.no_grad():
         last = backbone.predict_by_layer(context, x, related)[-1].mean
@@ -128,7 +130,7 @@ def test_every_layer_is_read_after_the_related_datasets(backbone: SequenceBackbo
 
 
 @torch.no_grad()
-def test_a_state_takes_points_in_any_segments(backbone: SequenceBackbone, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_can_be_updated_in_any_segments(backbone: SequenceBackbone, monkeypatch: pytest.MonkeyPatch) -> None:
     (context, related), x = example(), draw(5, 2, seed=3).x
     expected = backbone.predict_targets(context, x, related).mean
     monkeypatch.setattr(pair_sequence, "SEGMENT_SIZE", 4)
@@ -140,8 +142,8 @@ def test_a_state_takes_points_in_any_segments(backbone: SequenceBackbone, monkey
 
 
 @torch.no_grad()
-def test_padding_changes_nothing(backbone: SequenceBackbone) -> None:
-    """Absent datasets are equivalent to no datasets, and values under a False mask are not read."""
+def test_padding_does_not_change_predictions(backbone: SequenceBackbone) -> None:
+    """Masked datasets are equivalent to no datasets, and values at masked points are not read."""
     (context, related), x = example(), draw(5, 2, seed=3).x
     absent = replace(related, mask=torch.zeros_like(related.mask))
     without_related = backbone.predict_targets(context, x).mean
@@ -152,7 +154,7 @@ def test_padding_changes_nothing(backbone: SequenceBackbone) -> None:
 
 
 @torch.no_grad()
-def test_related_datasets_of_batch_neighbours_change_nothing(backbone: SequenceBackbone) -> None:
+def test_related_datasets_of_other_episodes_do_not_change_predictions(backbone: SequenceBackbone) -> None:
     (context, related), x = example(), draw(5, 2, seed=3).x
     batched = backbone.predict_targets(context, x, related).mean
     for b in range(5):
@@ -162,8 +164,8 @@ def test_related_datasets_of_batch_neighbours_change_nothing(backbone: SequenceB
 
 
 @torch.no_grad()
-def test_masked_points_leave_a_start_state_at_exactly_zero() -> None:
-    """In float32, as models are used. The tolerances of the other tests would hide small values."""
+def test_masked_points_leave_the_initial_state_exactly_zero() -> None:
+    """The test uses float32, as models do in practice. The tolerances of the other tests would hide small values."""
     for name in ("mamba", "s4", "s4d"):
         backbone = model(name).float()
         tokens, no_tokens = torch.randn(2, 150, 8), torch.zeros(2, 150, dtype=torch.bool)
@@ -182,7 +184,7 @@ def test_a_task_without_related_datasets_has_no_marks_and_ignores_them(name: str
     assert set(model(name).state_dict()) - set(plain.state_dict()) == {"marks.related", "marks.separator"}
 
 
-def test_marks_have_gradients_from_the_first_step(backbone: SequenceBackbone) -> None:
+def test_marks_have_nonzero_gradients_in_the_first_step(backbone: SequenceBackbone) -> None:
     backbone.marks.related.data.zero_()
     (context, related), targets = example(), Points.full(*(getattr(draw(5, 4, seed=3), key) for key in "xy"))
     episodes = Episodes(context, targets.mask, targets, related)
@@ -198,7 +200,7 @@ def test_related_datasets_of_another_dimension_are_refused(backbone: SequenceBac
         backbone.predict_targets(context, context.x, replace(related, y=torch.zeros(5, 3, 6, 4)))
 
 
-def test_learned_positions_suffice_for_the_longest_related_dataset_and_its_separator() -> None:
+def test_there_are_learned_positions_for_the_longest_related_dataset_and_its_separator() -> None:
     torch.manual_seed(0)
     settings = GPT2Settings(layers=1, width=16, heads=2, positions="learned")
     for points, related_points, longest in ((5, 9, 10), (9, 5, 10)):
@@ -222,7 +224,7 @@ def test_attention_of_unequal_episodes_needs_no_mask(monkeypatch: pytest.MonkeyP
     assert largest.elements < 8 * 500**2 / 4
 
 
-def test_s4_computes_its_dense_system_once_per_question(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s4_computes_its_dense_system_once_per_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     backbone, (context, related) = model("s4"), example()
     calls, dense_system = [], LowRankStateSpace._dense_system
     monkeypatch.setattr(LowRankStateSpace, "_dense_system", lambda system: calls.append(1) or dense_system(system))

@@ -1,4 +1,4 @@
-"""Resampling: canonical order, fixed numbers, indices and residuals."""
+"""Resampling: canonical order, fixed random numbers, indices and residuals."""
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ def test_the_canonical_order_depends_on_inputs_outputs_and_labels() -> None:
     assert labels in ([0, 1, 2, 3], [3, 2, 1, 0])
 
 
-def test_the_numbers_of_a_point_do_not_depend_on_the_number_of_points() -> None:
+def test_the_random_numbers_of_a_point_do_not_depend_on_the_number_of_points() -> None:
     numbers = fixed_uniforms(3, 600, torch.zeros(1))
     for count in (0, 1, 255, 256, 257):
         assert torch.equal(fixed_uniforms(3, count, torch.zeros(1)), numbers[..., :count])
@@ -59,13 +59,15 @@ def test_indices_are_uniform_and_at_most_the_last_point() -> None:
         counts = torch.bincount(actual[b].flatten(), minlength=count).numpy()
         assert len(counts) == count
         expected = 20_000 / count
-        assert np.square(counts - expected).sum() / expected < 16  # chi-square, at most 3 degrees of freedom
+        assert (
+            np.square(counts - expected).sum() / expected < 16
+        )  # a chi-square statistic with at most 3 degrees of freedom
     nearly_one = torch.tensor(1 - 2**-24).expand(1, 1, 4)
     assert draw_indices(nearly_one, torch.tensor([2**24 + 1])).max() <= 2**24
     assert draw_indices(numbers, torch.tensor([0])).max() == 0
 
 
-def test_inputs_are_sampled_with_their_outputs() -> None:
+def test_inputs_are_resampled_with_their_outputs() -> None:
     original, indices = points(2, 5), torch.randint(5, (2, 7, 5), generator=GENERATOR)
     actual = select_points(original, indices)
     for b in range(2):
@@ -76,7 +78,7 @@ def test_inputs_are_sampled_with_their_outputs() -> None:
                 )
 
 
-def test_residuals_are_sampled_jointly_for_all_outputs_and_centred_over_valid_points() -> None:
+def test_residuals_are_resampled_jointly_for_all_outputs_and_centred_over_valid_points() -> None:
     residuals = torch.randn(2, 3, 5, 2, generator=GENERATOR)
     mask = torch.tensor([[True] * 5, [True, True, True, False, False]])
     indices = draw_indices(torch.rand(2, 3, 5, generator=GENERATOR), mask.sum(1))

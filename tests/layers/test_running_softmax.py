@@ -1,4 +1,4 @@
-"""The state of attention over a growing set against SciPy's softmax over the complete set, in float64."""
+"""The state of attention to a growing set against SciPy's softmax over the complete set in float64."""
 
 import numpy as np
 import pytest
@@ -18,14 +18,14 @@ def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tens
 
 
 def data(dtype: torch.dtype = torch.float64, count: int = N) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Queries, keys, values and a mask with gaps."""
+    """Random queries, keys, values, and a mask with gaps."""
     mask = draw(B, count, seed=3) > -1
     keys, values = (draw(B, L, H, count, C, seed=seed, dtype=dtype) for seed in (1, 2))
     return draw(L, H, M, C, dtype=dtype), keys, values, mask
 
 
 def scipy_state(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """log C and e of all points, by SciPy in float64."""
+    """log C and e of all points, computed by SciPy in float64."""
     q, k, v = (t.double().numpy() for t in (queries, keys, values))
     scores = np.einsum("lhmc,blhnc->blhmn", q, k)
     scores = np.where(mask.numpy()[:, None, None, None], scores, -np.inf)
@@ -60,7 +60,7 @@ def test_merging_is_associative() -> None:
     torch.testing.assert_close(left.e, right.e, rtol=1e-12, atol=1e-12)
 
 
-def test_merging_or_removing_the_empty_state_changes_nothing() -> None:
+def test_merging_or_removing_the_empty_state_does_not_change_the_state() -> None:
     queries, keys, values, mask = inputs = data()
     state, start = portion_state(inputs, slice(0, N)), RunningSoftmax.empty(B, queries)
     masked = attend(queries, keys, values, torch.zeros_like(mask))
@@ -86,23 +86,23 @@ def test_states_are_finite_for_huge_scores(size: float, dtype: torch.dtype) -> N
     assert bool(state.e.isfinite().all())
     assert_state_equals(
         state, scipy_state(*inputs), 1e-10 if dtype == torch.float64 else 2e-3
-    )  # scores of 1e4 have steps of 1e-3
+    )  # near 1e4, float32 has a resolution of 1e-3
 
 
-def test_removal_inverts_an_update_down_to_the_documented_share() -> None:
+def test_removal_inverts_an_update_with_the_documented_accuracy() -> None:
     inputs = data()
     remaining, added = portion_state(inputs, slice(0, 15)), portion_state(inputs, slice(15, N))
     restored = remaining.merge(added).remove(added)
     torch.testing.assert_close(restored.log_c, remaining.log_c, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(restored.e, remaining.e, rtol=1e-12, atol=1e-12)
-    for ratio, tolerance in ((1e3, 1e-12), (1e6, 1e-9)):  # ratio of the removed weight to the remaining one
+    for ratio, tolerance in ((1e3, 1e-12), (1e6, 1e-9)):  # ratio of the removed to the remaining weight
         heavy = RunningSoftmax(remaining.log_c + np.log(ratio), added.e)
         restored = remaining.merge(heavy).remove(heavy)
         torch.testing.assert_close(restored.e, remaining.e, rtol=tolerance, atol=tolerance)
         torch.testing.assert_close(restored.log_c, remaining.log_c, rtol=tolerance, atol=tolerance)
 
 
-def test_removal_of_nearly_all_weight_or_of_other_points_is_refused() -> None:
+def test_removal_of_nearly_all_weight_or_of_absent_points_is_refused() -> None:
     inputs = data()
     remaining, added = portion_state(inputs, slice(0, 15)), portion_state(inputs, slice(15, N))
     heavy = RunningSoftmax(remaining.log_c + np.log(1e9), added.e)
@@ -118,7 +118,7 @@ def test_removal_of_nearly_all_weight_or_of_other_points_is_refused() -> None:
 
 @pytest.mark.parametrize("chunk", [3, 8])
 def test_gradients_by_portions_equal_those_of_the_complete_softmax(chunk: int) -> None:
-    """One episode has no point."""
+    """One episode has no points."""
     points = Points(draw(B, N, 2, seed=4), draw(B, N, 1, seed=5), draw(B, N, seed=6) > -1)
     points.mask[1] = False
     weights = [draw(L * H * C * 2, 3, seed=7).requires_grad_(), draw(L * H * C * 2, seed=8).requires_grad_()]
@@ -129,7 +129,7 @@ def test_gradients_by_portions_equal_those_of_the_complete_softmax(chunk: int) -
         return tuple(projected.unflatten(-1, (2, L, H, C)).permute(2, 0, 3, 4, 1, 5))
 
     def gradients(state: RunningSoftmax) -> tuple[Tensor, ...]:
-        log_c = state.log_c[0]  # the episode that has points
+        log_c = state.log_c[0]  # the episode with points
         return torch.autograd.grad((log_c.sin().sum() + state.e.cos().sum()), [queries, *weights])
 
     keys, values = keys_values(weights, points)

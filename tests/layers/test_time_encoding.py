@@ -1,4 +1,4 @@
-"""The time encoding against the formula in NumPy."""
+"""The time encoding against its formula in NumPy."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ TIMES = np.array([[0.0, 0.25, 3.7], [40.0, 1e3, 2.5e4]])
 
 @pytest.mark.parametrize("width", [1, 7, 64])
 def test_encoding_equals_the_formula(width: int) -> None:
-    """Zuo et al. 2020, equation 2: z_j(t) = sin(t / 10000^(j/D)) for even j, cos(t / 10000^((j-1)/D)) for odd j."""
+    """Zuo et al. 2020, equation 2: z_j(t) = sin(t / 10000^(j/D)) for even j, and cos(t / 10000^((j-1)/D)) for odd j."""
     expected = np.empty((*TIMES.shape, width))
     for j in range(width):
         angle = TIMES / 10_000 ** ((j - j % 2) / width)

@@ -1,4 +1,4 @@
-"""Every mixer against its equation from the paper, token by token in float64."""
+"""Every mixer against the equation in its paper, computed token by token in float64."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ WIDTH, HEADS, TOKENS, BATCH = 16, 2, 45, 2
 def make_mixer(
     name: str, conv: int | None = None, state: int | None = None, first: bool = True, inner: int | None = None
 ) -> Mixer:
-    """A mixer without weights of zero."""
+    """Build a mixer in float64 whose weights are nonzero."""
     torch.manual_seed(0)
     sizes = Sizes(WIDTH, HEADS, inner, state, conv, layers=2, layer=0 if first else 1, first=first, longest=64)
     mixer = MIXERS.subclass(name)(sizes).double().eval()
@@ -31,7 +31,7 @@ def tokens(width: int = WIDTH, seed: int = 1) -> Tensor:
 
 
 def convolved(m: Mixer, x: Tensor) -> Tensor:
-    """The sum over taps, with zeros before the first token."""
+    """The convolution as a sum over taps, with zeros before the first token."""
     conv = m.window
     taps = conv.tail_length + 1
     if conv.weight is None:
@@ -48,7 +48,8 @@ def by_head(t: Tensor) -> Tensor:
 
 
 def recurrence(step: Callable[[int, Tensor], tuple[Tensor, Tensor]], rows: int, columns: int) -> Tensor:
-    """Outputs `(B, T, H, V)` of a step from t and S, `(B, H, rows, columns)`, to S and the output."""
+    """The outputs `(B, T, H, V)` of a recurrence. `step` maps t and the state S, `(B, H, rows, columns)`, to the next S
+    and the output."""
     S, outputs = torch.zeros(BATCH, HEADS, rows, columns, dtype=torch.float64), []
     for t in range(TOKENS):
         S, o = step(t, S)
@@ -86,7 +87,7 @@ def linear_attention(m: Mixer, x: Tensor) -> Tensor:
 def based(m: Mixer, x: Tensor) -> Tensor:
     q, k, v = (by_head(t) for t in silu_if_convolved(m, x @ m.in_proj.weight.T).split(m.qkv_sizes, -1))
     answers = torch.empty_like(v)
-    for t in range(TOKENS):  # the Taylor series itself
+    for t in range(TOKENS):  # the Taylor series of the paper, without a feature map
         s = torch.einsum("bhk,bshk->bhs", q[:, t], k[:, : t + 1]) / math.sqrt(q.shape[-1])
         weights = 1 + s + s.square() / 2
         answers[:, t] = torch.einsum("bhs,bshv->bhv", weights / weights.sum(-1, keepdim=True), v[:, : t + 1])
@@ -141,8 +142,8 @@ def gla(m: Mixer, x: Tensor) -> Tensor:
 
 
 def delta(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, alpha: Tensor | None = None) -> Tensor:
-    """The delta rule: the state decays, and then its value for a key moves by beta towards the new value (Schlag et
-    al., equation 24)."""
+    """The delta rule (Schlag et al., equation 24): the state decays, and then its value for the key moves by the
+    fraction beta towards the new value."""
     q, k = (t / (t.square().sum(-1, keepdim=True) + 1e-6).sqrt() for t in (q, k))
 
     def step(t: int, S: Tensor) -> tuple[Tensor, Tensor]:
@@ -302,13 +303,13 @@ def mamba(m: Mixer, x: Tensor) -> Tensor:
     return m.out_proj(torch.stack(outputs, 1) * F.silu(gate))
 
 
-# The functions of this file with the names of mixers.
+# All functions of this file whose names are names of mixers.
 EQUATIONS: dict[str, Callable[[Mixer, Tensor], Tensor]] = {
     name: globals()[function] for name in MIXERS.builtin_entries if (function := name.replace("-", "_")) in globals()
 }
 
 
-# Default, no and four taps, without duplicates; the default is that of the mixer's paper.
+# The default number of taps (that of the paper), none, and four, without duplicates.
 CONVOLUTIONS = [
     (name, conv)
     for name in EQUATIONS
@@ -317,14 +318,14 @@ CONVOLUTIONS = [
 ]
 
 
-def test_every_mixer_has_its_equation_here() -> None:
+def test_every_mixer_has_an_equation_in_this_file() -> None:
     missing = sorted(set(MIXERS.builtin_entries) - EQUATIONS.keys())
     assert not missing, f"{missing}: write the equation of each as a function with the name of the mixer in this file"
 
 
 @pytest.mark.parametrize(("name", "conv"), CONVOLUTIONS)
-def test_a_mixer_computes_its_equation(name: str, conv: int | None) -> None:
-    """Compares outputs and gradients of all weights and inputs, for a chunk and for a complete sequence."""
+def test_outputs_and_gradients_equal_the_equation(name: str, conv: int | None) -> None:
+    """Outputs and gradients of all weights and inputs are compared, for a chunk and for a complete sequence."""
     mixer, x = make_mixer(name, conv), tokens().requires_grad_()
     weight = tokens(2 * WIDTH if mixer.shares_values else WIDTH, seed=2)
     expected, leaves = EQUATIONS[name](mixer, x), [x, *mixer.parameters()]
@@ -335,13 +336,15 @@ def test_a_mixer_computes_its_equation(name: str, conv: int | None) -> None:
         for one, other in zip(gradients, expected_grads, strict=True):
             torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
     x, mixer = x.detach().float(), mixer.float()
-    tolerance = 1e-4 if name == "hyena" else 1e-5  # its filter has three layers of sines that are ten times as steep
+    tolerance = (
+        1e-4 if name == "hyena" else 1e-5
+    )  # sines with frequency 10 in three layers of the filter amplify rounding errors
     for single in (mixer(x, mixer.start(BATCH))[0], mixer.full_pass(x)):
         assert (single - expected).norm() < tolerance * expected.norm()
 
 
 @pytest.mark.parametrize("name", [name for name in EQUATIONS if "state" in MIXERS.subclass(name).uses])
-def test_the_state_may_have_more_rows_or_fewer(name: str) -> None:
+def test_the_number_of_rows_of_the_state_is_configurable(name: str) -> None:
     for rows in (2, 12):
         mixer, x = make_mixer(name, state=rows), tokens()
         if name != "mlstm":
@@ -357,18 +360,18 @@ def test_values_may_be_wider_or_narrower_than_tokens(name: str) -> None:
     for inner in (12, 20):
         mixer, x = make_mixer(name, inner=inner), tokens()
         torch.testing.assert_close(mixer(x, mixer.start(BATCH))[0], EQUATIONS[name](mixer, x))
-        if name != "mlstm":  # its keys are as wide as its values
+        if name != "mlstm":  # keys of mlstm are as wide as its values
             assert mixer.start(BATCH)[1].shape[-2] == make_mixer(name).start(BATCH)[1].shape[-2]
 
 
-def test_layers_after_the_first_use_its_values() -> None:
+def test_later_layers_of_rwkv7_use_the_values_of_the_first_layer() -> None:
     mixer, x = make_mixer("rwkv7", first=False), tokens(2 * WIDTH)
     torch.testing.assert_close(mixer(x, mixer.start(BATCH))[0], rwkv7(mixer, x))
 
 
 @pytest.mark.parametrize(("name", "conv"), CONVOLUTIONS)
-def test_states_queries_and_gaps(name: str, conv: int | None) -> None:
-    """A sequence in segments, queries after each of its prefixes, and a sequence with invalid tokens on the left."""
+def test_segments_queries_and_padding_equal_one_pass(name: str, conv: int | None) -> None:
+    """The cases are a sequence in segments, queries after each of its prefixes, and padding on the left."""
     mixer, x, q = make_mixer(name, conv), tokens()[:, :22], tokens(seed=3)[:, :11]
     with torch.no_grad():
         expected, after = mixer(x, mixer.start(BATCH))
@@ -400,7 +403,7 @@ def test_states_queries_and_gaps(name: str, conv: int | None) -> None:
 
 @pytest.mark.parametrize("name", EQUATIONS)
 def test_a_query_does_not_depend_on_later_tokens_in_half_precision(name: str) -> None:
-    """With autocast, sums over tokens are in full precision, and no term is added and subtracted again."""
+    """With autocast, sums over tokens are in full precision, and no term is first added and later subtracted."""
     mixer, q = make_mixer(name).float(), tokens(seed=3).float()[:, :11]
     x = tokens().float()[:, :22]
     other = x.clone()
@@ -412,8 +415,8 @@ def test_a_query_does_not_depend_on_later_tokens_in_half_precision(name: str) ->
     torch.testing.assert_close(full_pass, chunk)
 
 
-def test_an_open_input_gate_does_not_divide_by_zero() -> None:
-    """With m = 200, e^-m is 0 in float32, and n.q is 0 for a query of 0."""
+def test_an_open_input_gate_of_mlstm_does_not_divide_by_zero() -> None:
+    """With m = 200, e^-m is 0 in float32, and n.q is 0 for a zero query."""
     mixer = MIXERS.subclass("mlstm")(Sizes(WIDTH, HEADS))
     mixer.gates.bias.data[:HEADS] = 200.0
     mixer.window.bias.data.zero_()
@@ -424,7 +427,7 @@ def test_an_open_input_gate_does_not_divide_by_zero() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in EQUATIONS if name not in ("attention", "hyena")])
-def test_a_state_holds_no_memory_of_larger_tensors(name: str) -> None:
+def test_a_state_does_not_keep_the_memory_of_larger_tensors_alive(name: str) -> None:
     mixer = make_mixer(name)
     with torch.no_grad():
         _, state = mixer(tokens(), mixer.start(BATCH))

@@ -1,4 +1,4 @@
-"""A causal module as a mixer: continuations, masks and queries equal single passes over each sequence alone."""
+"""A causal module as a mixer: continuations, masks and queries equal one pass over each separate sequence."""
 
 import pytest
 import torch
@@ -71,7 +71,7 @@ def test_masked_tokens_are_not_read(mixer: LSTM) -> None:
         torch.testing.assert_close(continued[row], expected[length:])
 
 
-def test_queries_follow_the_pairs_before_them(mixer: LSTM) -> None:
+def test_a_query_is_processed_as_the_token_after_the_preceding_pairs(mixer: LSTM) -> None:
     past, pairs, queries = tokens(2, 4), tokens(2, 6), tokens(2, 3)
     _, state = mixer(past, mixer.start(2))
     outputs, answers, after = mixer.fork(pairs, queries, state)
@@ -85,14 +85,14 @@ def test_queries_follow_the_pairs_before_them(mixer: LSTM) -> None:
         torch.testing.assert_close(peeked[:, n], expected)
 
 
-def test_gradients_reach_the_module(mixer: LSTM) -> None:
+def test_gradients_flow_into_the_module(mixer: LSTM) -> None:
     mask = torch.tensor([[True, True], [False, True]])
     mixer(tokens(2, 2), mixer.start(2), mask)[0].square().sum().backward()
     assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in mixer.lstm.parameters())
 
 
 @pytest.mark.parametrize(("model", "fails"), [(Causal, False), (Acausal, True)])
-def test_a_module_that_reads_later_tokens_breaks_a_contract(
+def test_a_module_that_reads_later_tokens_violates_a_contract(
     model: type[UniformModel[SequenceSettings]], fails: bool
 ) -> None:
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""A mixer of another package, registered by an entry point."""
+"""A mixer of another package that is registered by an entry point."""
 
 from importlib.metadata import EntryPoint
 
@@ -16,7 +16,7 @@ from iclbench.registry import MIXERS, Registry
 
 
 class Fading(LinearMixer):
-    """S_t = S_{t-1} / 2 + k_t v_t^T."""
+    """The mixer S_t = S_{t-1} / 2 + k_t v_t^T."""
 
     def __init__(self, sizes: Sizes) -> None:
         value = head_channels(sizes)
@@ -32,7 +32,7 @@ class Fading(LinearMixer):
         return join_heads(o)
 
 
-def test_a_mixer_of_another_package_is_registered_and_computes_its_equation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mixer_of_another_package_is_registered_and_equals_its_equation(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [EntryPoint("fading", f"{__name__}:Fading", "iclbench.mixers")]
     monkeypatch.setattr(registry, "entry_points", lambda group: points if group == "iclbench.mixers" else [])
     mixers = Registry("mixer", dict(MIXERS.builtin_entries))

@@ -1,4 +1,6 @@
-"""Mixers against the layers of transformers with the same weights, and generic models against gpt2 and mamba."""
+"""Mixers against layers of the transformers library with the same weights, and generic models against `gpt2` and
+`mamba`.
+"""
 
 import os
 from importlib.util import module_from_spec, spec_from_file_location
@@ -72,7 +74,7 @@ def test_gated_deltanet_equals_the_layer_of_qwen3_next() -> None:
     )
     theirs, ours = Qwen3NextGatedDeltaNet(config, 0), GatedDeltaNet(Sizes(WIDTH, HEADS))
     draw_weights(theirs)
-    # Theirs concatenates q, k, v and z per head, ours concatenates heads per tensor.
+    # Qwen3-Next concatenates q, k, v and z per head. This package concatenates the heads of each tensor.
     by_head = theirs.in_proj_qkvz.weight.data.view(HEADS, -1, WIDTH).split([3, 3, 6, 6], 1)
     q, k, v, z = (t.flatten(0, 1) for t in by_head)
     b, a = theirs.in_proj_ba.weight.data.view(HEADS, 2, WIDTH).unbind(1)
@@ -104,8 +106,8 @@ def test_kda_equals_the_layer_of_kimi_linear() -> None:
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.float64, 1e-12)])
 def test_the_mlstm_cell_equals_that_of_transformers(dtype: torch.dtype, tolerance: float) -> None:
-    """Compares outputs and states of the recurrence. The layer of transformers is that of xLSTM 7B, not of the
-    paper."""
+    """Outputs and states of the recurrence are compared. The complete layer of the transformers library is not, because
+    it is that of xLSTM 7B, not that of the paper."""
     from transformers.models.xlstm import modeling_xlstm
 
     generator = torch.Generator().manual_seed(0)
@@ -118,7 +120,7 @@ def test_the_mlstm_cell_equals_that_of_transformers(dtype: torch.dtype, toleranc
     max_log = running_max(log_f, i, torch.zeros(2, 3, 1, dtype=dtype))
     o, memory = linear_recurrence(gated_terms(terms, log_f, i, max_log), torch.zeros(2, 3, 4, 5, dtype=dtype))
     h = o[..., :-1] / torch.maximum(o[..., -1:].abs(), (-max_log[..., 1:, None]).exp())
-    # Theirs divides q by the root, ours k.
+    # The transformers library divides q by the root of the width, and this package divides k.
     pairs = [(h, expected), (max_log[..., -1:], m), (memory[..., :-1] * 4**0.5, C), (memory[..., -1] * 4**0.5, n)]
     for ours, theirs in pairs:
         assert (ours - theirs.view_as(ours)).norm() <= tolerance * theirs.norm()
@@ -150,7 +152,7 @@ def test_the_generic_model_equals_mamba() -> None:
 
 
 def assert_equal_models(reference: nn.Module, generic: nn.Module) -> None:
-    """Compare the numbers of parameters, and the predictions for both questions."""
+    """Check that parameter counts, and predictions for both questions, are equal."""
     assert reference.parameter_count == generic.parameter_count
     episodes = example_episodes(points=12)
     with torch.no_grad():
@@ -159,7 +161,7 @@ def assert_equal_models(reference: nn.Module, generic: nn.Module) -> None:
             torch.testing.assert_close(actual, expected, atol=2e-6, rtol=1e-5)
 
 
-# Path of a checkout of flash-linear-attention; its naive references need only torch and einops:
+# The path of a checkout of flash-linear-attention, whose naive references need only torch and einops:
 # FLA_CHECKOUT=... pytest tests/layers/mixers/test_transformers.py
 FLA = os.environ.get("FLA_CHECKOUT")
 

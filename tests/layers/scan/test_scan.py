@@ -1,4 +1,4 @@
-"""The selective scan in plain torch against a float64 recurrence, for shapes of every code path."""
+"""The selective scan in plain torch against a recurrence in float64, for shapes that reach every code path."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from tests.refusals import refused
 def inputs(
     batch: int = 3, tokens: int = 11, channels: int = 5, state: int = 4, dtype: torch.dtype = torch.float32
 ) -> list[Tensor]:
-    """u, dt, A, B, C, h0."""
+    """The arguments u, dt, A, B, C and h0 of a scan."""
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
@@ -35,7 +35,7 @@ def inputs(
 
 
 def recurrence(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, Tensor]:
-    """The definition, step by step."""
+    """The definition of the scan, computed step by step."""
     h, ys = h0, []
     for t in range(u.shape[1]):
         h = torch.exp(dt[:, t, None] * A.T) * h + (dt * u)[:, t, None] * B[:, t, :, None]
@@ -43,12 +43,12 @@ def recurrence(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tenso
     return torch.stack(ys, 1), h
 
 
-def relative(ours: Tensor, expected: Tensor) -> float:
+def relative_error(ours: Tensor, expected: Tensor) -> float:
     return float((ours - expected).abs().max() / expected.abs().max())
 
 
 def assert_equal_with_gradients(arguments: list[Tensor], tolerance: float) -> None:
-    """Compare both outputs and all six gradients with float64."""
+    """Compare both outputs and all six gradients with the recurrence in float64."""
     exact = [t.detach().double().requires_grad_() for t in arguments]
     results = []
     for method, tensors in ((selective_scan, arguments), (recurrence, exact)):
@@ -57,33 +57,34 @@ def assert_equal_with_gradients(arguments: list[Tensor], tolerance: float) -> No
         gradients = torch.autograd.grad((y * weights).sum() + last.square().sum(), tensors)
         results.append([y.detach(), last.detach(), *gradients])
     for name, ours, theirs in zip(["y", "h", "u", "dt", "A", "B", "C", "h0"], *results, strict=True):
-        assert relative(ours.double(), theirs) < tolerance, name
+        assert relative_error(ours.double(), theirs) < tolerance, name
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 7, 8, 9, 16, 33])
-def test_equals_the_recurrence_at_every_length(tokens: int) -> None:
+def test_the_scan_equals_the_recurrence_at_every_length(tokens: int) -> None:
     assert_equal_with_gradients(inputs(tokens=tokens), 1e-6)
 
 
 @pytest.mark.parametrize("channels", [1, 255, 256, 300])
-def test_narrow_and_wide_products_agree_with_the_recurrence(channels: int) -> None:
+def test_the_scan_equals_the_recurrence_for_few_and_many_channels(channels: int) -> None:
     assert_equal_with_gradients(inputs(channels=channels), 2e-6)
 
 
-def test_tiles_of_the_batch_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiling_the_batch_does_not_change_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan_torch, "_TILE", 2 * 5 * 4)
     assert_equal_with_gradients(inputs(batch=5), 1e-6)
 
 
 @pytest.mark.parametrize("dt", [1e-6, 0.7, 20.0, 200.0])
-def test_extreme_step_sizes(dt: float) -> None:
-    """Cumulative sums in log space give NaN from 0.7 on; 40 equal decays repeat one rounding error 40 times."""
+def test_the_scan_equals_the_recurrence_for_extreme_step_sizes(dt: float) -> None:
+    """Cumulative sums in log space would give NaN from 0.7 on. With 40 equal decays, the same rounding error
+    accumulates 40 times."""
     arguments = inputs(tokens=40)
     arguments[1] = torch.full_like(arguments[1], dt).requires_grad_()
     assert_equal_with_gradients(arguments, 2e-6)
 
 
-def test_gradients_by_finite_differences() -> None:
+def test_gradients_equal_finite_differences() -> None:
     arguments = inputs(batch=2, tokens=10, channels=3, state=2, dtype=torch.float64)
     assert torch.autograd.gradcheck(selective_scan, arguments)
 
@@ -122,9 +123,9 @@ def test_the_compiler_treats_the_back_end_as_a_constant() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_at_most_60_mb_are_saved_per_layer_at_the_protocols_shape() -> None:
-    """Batch 64, 82 tokens, 512 channels, 16 states: all states take 172 MB, and autograd would save three such
-    tensors."""
+def test_at_most_60_mb_are_saved_per_layer_for_the_shape_of_the_protocol() -> None:
+    """The shape is batch 64, 82 tokens, 512 channels, 16 states. All states take 172 MB, and autograd would save three
+    such tensors."""
     saved: dict[int, int] = {}
 
     def pack(t: Tensor) -> Tensor:

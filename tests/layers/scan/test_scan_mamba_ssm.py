@@ -1,6 +1,6 @@
-"""The adapter to mamba-ssm's CUDA extension, with a replacement for the extension that runs without CUDA.
+"""The adapter to the CUDA extension of mamba-ssm, with a substitute for the extension that runs without CUDA.
 
-The two functions of the replacement have the arguments and checks of `selective_scan.cpp`, start from a zero state, and
+The two functions of the substitute have the arguments and checks of `selective_scan.cpp`, start from a zero state, and
 give no gradient through the last state.
 """
 
@@ -16,14 +16,16 @@ from torch import Tensor
 
 from iclbench.layers.scan import scan_mamba_ssm
 from iclbench.layers.scan.scan import resolve_backend
-from tests.layers.scan.test_scan import inputs, recurrence, relative
+from tests.layers.scan.test_scan import inputs, recurrence, relative_error
 from tests.refusals import refused
 
 EXTENSION = "selective_scan_cuda"
 
 
 def states_of_the_kernel(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> list[Tensor]:
-    """States `(B, D, S)` before the first token (zero) and after each token, with the argument checks of the kernel."""
+    """The states `(B, D, S)` before the first token (zero) and after each token. The arguments are checked as in the
+    kernel.
+    """
     batch, channels, length = u.shape
     assert delta.shape == u.shape and A.shape[0] == channels
     assert B.shape == C.shape == (batch, 1, A.shape[1], length)
@@ -89,7 +91,7 @@ def extension(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def extension_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Path at which a test writes an extension that does not load."""
+    """The path at which a test writes an extension that fails to load."""
     monkeypatch.delitem(sys.modules, EXTENSION, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
     invalidate_caches()
@@ -99,7 +101,7 @@ def extension_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 @pytest.mark.usefixtures("extension")
 @pytest.mark.parametrize("tokens", [1, 11])
-def test_initial_and_last_state_with_gradients(tokens: int) -> None:
+def test_initial_and_last_states_and_their_gradients_equal_the_recurrence(tokens: int) -> None:
     ours = [t.detach().requires_grad_() for t in inputs(tokens=tokens)]
     exact = [t.detach().double().requires_grad_() for t in ours]
     results = []
@@ -109,7 +111,7 @@ def test_initial_and_last_state_with_gradients(tokens: int) -> None:
         gradients = torch.autograd.grad((y * weights).sum() + last.double().square().sum(), arguments)
         results.append([y.detach(), last.detach(), *gradients])
     for name, actual, expected in zip(["y", "last", "u", "dt", "A", "B", "C", "h0"], *results, strict=True):
-        assert relative(actual.double(), expected) < 1e-6, name
+        assert relative_error(actual.double(), expected) < 1e-6, name
 
 
 @pytest.mark.usefixtures("extension")
@@ -139,11 +141,11 @@ def test_more_states_than_the_kernel_supports_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("extension")
-def test_available_if_the_extension_loads() -> None:
+def test_the_back_end_is_available_if_the_extension_loads() -> None:
     assert scan_mamba_ssm.unavailable() is None
 
 
-def test_unavailable_if_the_extension_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_back_end_is_unavailable_if_the_extension_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, EXTENSION, None)
     reason = scan_mamba_ssm.unavailable()
     assert reason is not None and EXTENSION in reason
@@ -153,7 +155,7 @@ def test_unavailable_if_the_extension_is_not_installed(monkeypatch: pytest.Monke
     "error",
     ['ImportError("undefined symbol: _ZN3c10\\nsecond line")', 'OSError("libcudart.so.12: cannot open")'],
 )
-def test_unavailable_if_the_extension_does_not_load(extension_path: Path, error: str) -> None:
+def test_the_back_end_is_unavailable_if_the_extension_fails_to_load(extension_path: Path, error: str) -> None:
     extension_path.write_text(f"raise {error}\n")
     reason = scan_mamba_ssm.unavailable()
     assert reason is not None and error.split('"')[1].split("\\n")[0] in reason
@@ -162,7 +164,7 @@ def test_unavailable_if_the_extension_does_not_load(extension_path: Path, error:
         resolve_backend("mamba-ssm", torch.device("cuda"))
 
 
-def test_the_reason_names_a_missing_module(extension_path: Path) -> None:
+def test_the_reason_names_the_missing_module(extension_path: Path) -> None:
     extension_path.write_text("import missing_module\n")
     reason = scan_mamba_ssm.unavailable()
     assert reason is not None and EXTENSION in reason and "missing_module" in reason

@@ -1,7 +1,7 @@
-"""The Triton kernels against a float64 recurrence.
+"""The Triton kernels against a recurrence in float64.
 
-The cases run on a CUDA device if there is one. Otherwise they are skipped, and one test runs them in a separate process
-with Triton's interpreter, which must be selected before Triton is imported.
+The kernel tests run on a CUDA device if one is available. Otherwise they are skipped, and one test runs them in a
+separate process with Triton's interpreter, which must be selected before Triton is imported.
 """
 
 import os
@@ -16,24 +16,25 @@ import torch
 from torch import Tensor
 
 from iclbench.layers.scan import scan_triton
-from tests.layers.scan.test_scan import inputs, recurrence, relative
+from tests.layers.scan.test_scan import inputs, recurrence, relative_error
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
 NAMES = ["y", "last", "u", "dt", "A", "B", "C", "h0"]
 
-# One case of each kind, for a few seconds in the interpreter; `make test-slow` runs the others.
+# One case of each kind, which takes seconds in the interpreter. `make test-slow` runs the others.
 QUICK = "length and (1 or 13 or 17) and not 16 or chunk or 11-4 or 0.7 or views or decays or bfloat16"
 
 runs_kernels = pytest.mark.skipif(
-    scan_triton.unavailable() is not None, reason=f"{scan_triton.unavailable()}; see test_in_the_interpreter"
+    scan_triton.unavailable() is not None,
+    reason=f"{scan_triton.unavailable()}; see test_kernel_tests_pass_in_the_interpreter",
 )
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 @pytest.mark.skipif(INTERPRETED, reason="this process uses the interpreter")
 @pytest.mark.parametrize("cases", [QUICK, pytest.param(f"not ({QUICK})", marks=pytest.mark.slow)])
-def test_in_the_interpreter(cases: str) -> None:
+def test_kernel_tests_pass_in_the_interpreter(cases: str) -> None:
     child = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", cases, str(Path(__file__))],
         env=os.environ | {"TRITON_INTERPRET": "1"},
@@ -46,8 +47,8 @@ def test_in_the_interpreter(cases: str) -> None:
 def kernel_and_recurrence(
     arguments: list[Tensor], state_counts: bool = True, **sizes: int
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """y, the last state and the gradients of all inputs, from the kernel and from the recurrence in float64. The loss
-    depends on y and, unless `state_counts` is False, on the last state."""
+    """Return y, the last state and the gradients of all inputs, by the kernel and by the recurrence in float64. The
+    loss depends on y and, if `state_counts`, on the last state."""
     ours = [t.detach().to(DEVICE).requires_grad_() for t in arguments]
     exact = [t.detach().double().requires_grad_() for t in arguments]
     results = []
@@ -63,49 +64,51 @@ def kernel_and_recurrence(
 def assert_close(arguments: list[Tensor], tolerance: float = 1e-6, **sizes: int) -> None:
     for name, ours, exact in zip(NAMES, *kernel_and_recurrence(arguments, **sizes), strict=True):
         assert ours.isfinite().all(), name
-        assert relative(ours.double(), exact) < tolerance, name
+        assert relative_error(ours.double(), exact) < tolerance, name
 
 
 @runs_kernels
 @pytest.mark.parametrize("tokens", [1, 2, 13, 16, 17, 50])
-def test_equals_the_recurrence_at_every_length(tokens: int) -> None:
-    """One chunk that is not full, one that is full, and several chunks."""
+def test_the_kernel_equals_the_recurrence_at_every_length(tokens: int) -> None:
+    """The lengths need a partly filled chunk, a full chunk, and several chunks."""
     assert_close(inputs(batch=2, tokens=tokens), chunk=16)
 
 
 @runs_kernels
-def test_more_than_one_chunk_with_default_sizes() -> None:
+def test_the_kernel_equals_the_recurrence_for_several_chunks_of_the_default_size() -> None:
     assert_close(inputs(batch=1, tokens=scan_triton.CHUNK + 2, state=1))
 
 
 @runs_kernels
 @pytest.mark.parametrize(("channels", "block"), [(1, 8), (8, 8), (11, 4), (17, 16)])
-def test_channels_that_do_not_fill_a_block(channels: int, block: int) -> None:
+def test_the_number_of_channels_need_not_be_a_multiple_of_the_block_size(channels: int, block: int) -> None:
     assert_close(inputs(channels=channels), channels=block)
 
 
 @runs_kernels
-def test_other_sizes_of_blocks_and_another_number_of_warps() -> None:
+def test_results_do_not_depend_on_block_sizes_and_the_number_of_warps() -> None:
     assert_close(inputs(channels=7), channels=2, warps=2, chunk=8)
 
 
 @runs_kernels
 @pytest.mark.parametrize("dt", [1e-6, 0.7, 20.0])
-def test_extreme_step_sizes(dt: float) -> None:
+def test_the_kernel_equals_the_recurrence_for_extreme_step_sizes(dt: float) -> None:
     arguments = inputs(batch=2, tokens=20)
     arguments[1] = torch.full_like(arguments[1], dt).requires_grad_()
     assert_close(arguments, 1e-5, chunk=16)
 
 
 @runs_kernels
-def test_strong_decays_do_not_cancel_in_the_gradient_of_the_step() -> None:
-    """Two states are read with opposite signs: the terms of the last token cancel, the decayed states do not."""
+def test_the_gradient_of_the_step_size_is_accurate_for_strong_decays() -> None:
+    """Two states are read with opposite signs. The terms of the last token cancel, but those of the decayed states
+    do not.
+    """
     u, dt, A, B, C, h0 = (t.detach() for t in inputs(batch=1, tokens=3, channels=2, state=2))
     dt, A = torch.ones_like(dt), torch.tensor([[-14.0, -10.0]] * 2)
     B[:, -1], C[:, -1] = torch.ones(2), torch.tensor([1.0, -1.0])
     ours, exact = kernel_and_recurrence([u, dt, A, B, C, h0], state_counts=False)
     step = NAMES.index("dt")
-    assert relative(ours[step][:, -1].double(), exact[step][:, -1]) < 1e-5
+    assert relative_error(ours[step][:, -1].double(), exact[step][:, -1]) < 1e-5
 
 
 @runs_kernels
@@ -115,7 +118,7 @@ def test_views_of_a_projection_are_accepted() -> None:
     other_arguments = [t.detach().to(DEVICE) for t in (u, dt, A)]
     y, _ = scan_triton.selective_scan(*other_arguments, *wide.split(4, 2), h0.detach().to(DEVICE))
     expected, _ = recurrence(u, dt, A, B, C, h0)
-    assert relative(y.cpu(), expected.detach()) < 1e-5
+    assert relative_error(y.cpu(), expected.detach()) < 1e-5
 
 
 @runs_kernels
@@ -125,11 +128,11 @@ def test_bfloat16_inputs_have_bfloat16_gradients_and_a_float32_state() -> None:
     assert [t.dtype for t in ours[:2]] == [torch.bfloat16, torch.float32]
     assert [t.dtype for t in ours[2:]] == [t.dtype for t in arguments]
     for name, one, other in zip(NAMES, ours, exact, strict=True):
-        assert relative(one.double(), other.double()) < 2e-2, name
+        assert relative_error(one.double(), other.double()) < 2e-2, name
 
 
 @runs_kernels
-def test_the_same_inputs_give_the_same_bits() -> None:
+def test_equal_inputs_give_identical_results() -> None:
     arguments = inputs(tokens=20)
     (one, _), (other, _) = kernel_and_recurrence(arguments, chunk=16), kernel_and_recurrence(arguments, chunk=16)
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
@@ -137,7 +140,7 @@ def test_the_same_inputs_give_the_same_bits() -> None:
 
 @runs_kernels
 def test_the_custom_operations_pass_the_checks_of_torch() -> None:
-    """`torch.library.opcheck` checks the schema, shapes without data, and autograd."""
+    """`torch.library.opcheck` checks the schema, shapes on meta tensors, and autograd."""
     arguments = [t.detach().to(DEVICE) for t in inputs(batch=2, tokens=20, channels=3, state=2)]
     arguments[0], sizes = arguments[0].bfloat16(), (4, 4, 16)
     y, last, between = scan_triton._forward(*arguments, *sizes)
@@ -145,7 +148,7 @@ def test_the_custom_operations_pass_the_checks_of_torch() -> None:
     torch.library.opcheck(scan_triton._forward, (*(t.requires_grad_() for t in arguments), *sizes))
 
 
-def test_the_reason_names_triton_or_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_for_unavailability_names_triton_or_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan_triton, "find_spec", lambda name: None)
     assert "triton" in str(scan_triton.unavailable())
     monkeypatch.setattr(scan_triton, "find_spec", lambda name: name)

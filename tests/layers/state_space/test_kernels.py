@@ -1,4 +1,4 @@
-"""HiPPO, discretisation, kernels and states of structured state spaces against NumPy and SciPy, in float64."""
+"""Structured state spaces against NumPy and SciPy in float64: HiPPO, discretisation, kernels and states."""
 
 import math
 
@@ -20,7 +20,7 @@ def random(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 def discrete(A: np.ndarray, B: np.ndarray, dt: float, method: str) -> tuple[np.ndarray, np.ndarray]:
-    """SciPy's discrete A and B."""
+    """A and B, discretised by SciPy."""
     zeros = np.zeros((1, len(A))), np.zeros((1, 1))
     A, B, *_ = cont2discrete((A, B[:, None], *zeros), dt, method)
     return A, B[:, 0]
@@ -34,14 +34,14 @@ def impulse_response(A: np.ndarray, B: np.ndarray, C: np.ndarray, length: int) -
     return torch.tensor(np.array(response))
 
 
-def test_hippo_legs_has_eigenvalues_minus_one_to_minus_n() -> None:
+def test_hippo_legs_has_the_eigenvalues_minus_one_to_minus_n() -> None:
     A, _ = kernels.hippo_legs(ORDER)
     eigenvalues = np.sort(np.linalg.eigvals(A.numpy()).real)
     np.testing.assert_allclose(eigenvalues, -np.arange(ORDER, 0, -1.0), rtol=0, atol=1e-10)
 
 
 def test_hippo_legs_is_normal_minus_rank_one() -> None:
-    """Both halves of the spectrum reconstruct the real matrices."""
+    """The eigenvalues and their complex conjugates reconstruct the real matrices."""
     A, B = kernels.hippo_legs(ORDER)
     w, P, b, V = (torch.cat([half, half.conj()], -1) for half in kernels.normal_low_rank(ORDER))
     rebuilt = V @ (torch.diag(w) - torch.outer(P, P.conj())) @ V.mH
@@ -51,7 +51,7 @@ def test_hippo_legs_is_normal_minus_rank_one() -> None:
 
 
 def test_the_real_form_has_the_same_eigenvalues() -> None:
-    """The order is small, because HiPPO's eigenvalues are ill-conditioned."""
+    """The order is small, because the eigenvalues of HiPPO are ill-conditioned."""
     w, P, B, _ = kernels.normal_low_rank(8)
     A, *_ = kernels.real_form(w, P, B, random(1, 4, dtype=torch.complex128))
     np.testing.assert_allclose(np.sort(np.linalg.eigvals(A.numpy()).real), -np.arange(8, 0, -1.0), atol=1e-9)
@@ -59,7 +59,7 @@ def test_the_real_form_has_the_same_eigenvalues() -> None:
 
 @pytest.mark.parametrize("length", [1, 2, 40, 83])
 def test_the_low_rank_kernel_equals_scipys_bilinear_discretisation(length: int) -> None:
-    """Compares with the impulse response of the real HiPPO matrix in its original basis."""
+    """The reference is the impulse response of the real HiPPO matrix in its original basis."""
     period, C = 83, random(len(STEPS), ORDER)
     A, B = (t.numpy() for t in kernels.hippo_legs(ORDER))
     w, P, b, V = kernels.normal_low_rank(ORDER)
@@ -91,7 +91,7 @@ def test_the_diagonal_kernel_equals_scipys_zero_order_hold(init: kernels.Spectru
 
 
 def test_initial_spectra_equal_those_of_the_papers() -> None:
-    """S4D, equations 8 and 9; for LegS the eigenvalues of its normal part."""
+    """The references are equations 8 and 9 of S4D and, for LegS, the eigenvalues of its normal part."""
     n = np.arange(ORDER // 2)
     A, _ = kernels.hippo_legs(ORDER)
     P = np.sqrt(np.arange(ORDER) + 0.5)
@@ -119,7 +119,7 @@ def systems(tokens: int = 24) -> list[StateSpace]:
 @pytest.mark.parametrize("index", [0, 1], ids=["diagonal", "low rank"])
 @pytest.mark.parametrize("length", [1, 23, 24])
 def test_the_kernel_equals_the_recurrence(index: int, length: int) -> None:
-    """Compares the kernel of a sequence with single steps from state to state."""
+    """The kernel of a sequence is compared with single steps from state to state."""
     system = systems()[index]
     step, state, outputs = system.unroll(1), torch.zeros(5, 1, 16).double(), []
     for t in range(length):
@@ -131,7 +131,9 @@ def test_the_kernel_equals_the_recurrence(index: int, length: int) -> None:
 
 @pytest.mark.parametrize("index", [0, 1], ids=["diagonal", "low rank"])
 def test_unrolled_steps_compose(index: int) -> None:
-    """37 steps equal 20 steps and then 17, in outputs and states. The longest kernel has fewer than 37 steps."""
+    """Outputs and states after 37 steps equal those after 20 and then 17 steps. The longest kernel has fewer than 37
+    steps.
+    """
     system, state, u = systems()[index], random(5, 2, 16), random(5, 2, 37)
 
     def run(length: int, state: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -147,7 +149,7 @@ def test_unrolled_steps_compose(index: int) -> None:
     torch.testing.assert_close(end, last, atol=1e-11, rtol=1e-9)
 
 
-def test_kernels_of_float32_are_close_to_float64() -> None:
+def test_kernels_in_float32_are_close_to_float64() -> None:
     """The length, the order and the range of step sizes are those of the paper."""
     torch.manual_seed(0)
     for single in (DiagonalStateSpace(64, 64, (1e-3, 1e-1), "lin"), LowRankStateSpace(64, 64, (1e-3, 1e-1), 82)):
@@ -159,8 +161,8 @@ def test_kernels_of_float32_are_close_to_float64() -> None:
         assert ((unrolled - exact).abs() / scale).max() < 2e-5
 
 
-def test_the_cached_system_follows_its_parameters() -> None:
-    """The cache is not used after a parameter has changed in any way, even through `data`."""
+def test_the_cached_system_is_recomputed_if_a_parameter_changes() -> None:
+    """This includes changes through `data`."""
     system = systems()[1]
     with torch.no_grad():
         before = system.unroll(3).kernel

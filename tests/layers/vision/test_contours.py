@@ -11,7 +11,7 @@ from iclbench.layers.vision.contours import GRID_SIZE, ORIENTATIONS, Contours, g
 
 
 @pytest.mark.parametrize("size", [12, 28, 35])
-def test_energies_are_pooled_filter_responses(size: int) -> None:
+def test_energies_equal_pooled_filter_responses_of_scipy(size: int) -> None:
     images = torch.rand(3, size, size, dtype=torch.float64)
     computed_energies = Contours(8).double().energies(images).numpy()
     even, odd = gabor_bank().double().numpy()
@@ -29,7 +29,7 @@ def test_filters_have_mean_0_and_norm_1() -> None:
 
 
 @pytest.mark.parametrize("k", range(ORIENTATIONS))
-def test_a_grating_excites_its_own_orientation_most(k: int) -> None:
+def test_a_grating_has_the_highest_energy_at_its_own_orientation(k: int) -> None:
     y, x = torch.meshgrid(torch.arange(28.0), torch.arange(28.0), indexing="ij")
     angle = k * math.pi / ORIENTATIONS
     grating = 0.5 + 0.5 * torch.cos((x * math.cos(angle) + y * math.sin(angle)) * math.pi / 3)
@@ -58,6 +58,6 @@ def test_features_do_not_depend_on_other_images_even_in_training() -> None:
 
 
 def _pooled(energy: np.ndarray) -> np.ndarray:
-    """Means over cells that start at floor(i n / 7) and end at ceil((i + 1) n / 7)."""
+    """The means over cells that start at floor(i n / 7) and end at ceil((i + 1) n / 7)."""
     cells = [[slice(i * n // GRID_SIZE, -(-(i + 1) * n // GRID_SIZE)) for i in range(GRID_SIZE)] for n in energy.shape]
     return np.array([[energy[rows, columns].mean() for columns in cells[1]] for rows in cells[0]])

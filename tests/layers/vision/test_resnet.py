@@ -1,4 +1,4 @@
-"""The residual network: sizes of the papers, and its layers against plain NumPy loops."""
+"""The residual network: sizes of the papers, and layers against plain NumPy loops."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from iclbench.layers.vision.resnet import Bottleneck, ResNet
 
 
 @pytest.mark.parametrize(("features", "expected"), [(64, 22_176), (256, 276_672), (512, 883_904)])
-def test_numbers_of_parameters_are_those_of_the_papers(features: int, expected: int) -> None:
+def test_parameter_counts_are_those_of_the_papers(features: int, expected: int) -> None:
     assert sum(p.numel() for p in ResNet(features).parameters()) == expected
 
 
@@ -19,7 +19,7 @@ def test_images_of_any_size_give_one_vector(size: int) -> None:
 
 @pytest.mark.parametrize(("before", "channels", "stride", "project"), [(3, 8, 2, True), (8, 8, 1, False)])
 @pytest.mark.parametrize("training", [False, True])
-def test_a_block_equals_the_loops(before: int, channels: int, stride: int, project: bool, training: bool) -> None:
+def test_a_block_equals_numpy_loops(before: int, channels: int, stride: int, project: bool, training: bool) -> None:
     torch.manual_seed(0)
     block = Bottleneck(before, channels, stride, project).double().train(training)
     for norm in (m for m in block.modules() if isinstance(m, torch.nn.BatchNorm2d)):
@@ -41,7 +41,7 @@ def test_a_block_equals_the_loops(before: int, channels: int, stride: int, proje
     np.testing.assert_allclose(actual, np.maximum(out + shortcut, 0), atol=1e-10)
 
 
-def test_blocks_start_as_their_shortcuts() -> None:
+def test_blocks_are_initialised_as_the_identity() -> None:
     x = torch.rand(2, 8, 5, 5)
     assert torch.equal(Bottleneck(8, 8, 1, False).eval()(x), x)
 
