@@ -3,6 +3,7 @@ concurrent commands.
 
     python -m tests.hostile [--trials N] [--seed S] [--only CATEGORY] [--jobs J]
 
-Every trial acts on its own small results folder and checks the effects (`verdicts`): the exit code, one line on stderr,
-no lost results, no wrong numbers. Trials are sampled from a seed; `CATEGORY/INDEX` repeats one.
+Every trial works on its own small results folder and checks the effects (`verdicts`): the exit code, one line on
+stderr, no lost results, and no wrong numbers. Trials are sampled from a seed. `--only CATEGORY/INDEX` repeats a single
+trial.
 """

@@ -22,7 +22,7 @@ from tests.hostile.process import preload
 from tests.hostile.stage import Stage, build
 from tests.hostile.trial import Kind, Trial
 
-# Categories, with their kinds of trials and their shares.
+# The categories, with their kinds of trials and their shares of all trials.
 CATEGORIES: dict[str, tuple[dict[str, Kind], float]] = {
     "kills": (kills.KINDS, 0.18),
     "kills of a sweep": (kills.SWEEPS, 0.01),
@@ -38,7 +38,7 @@ TRIALS = 500
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of one trial, which succeeds without complaints."""
+    """The outcome of one trial. The trial has succeeded if there are no complaints."""
 
     category: str
     index: int
@@ -52,7 +52,9 @@ class Verdict:
 
 
 def choose_trials(trials: int, only: Sequence[str] = ()) -> list[tuple[str, int]]:
-    """Categories and indices of trials; with `only`, of these categories or single trials (`CATEGORY/INDEX`)."""
+    """Return categories and indices of trials, restricted by `only` to categories or single trials
+    (`CATEGORY/INDEX`).
+    """
     single = [(name.rsplit("/", 1)[0], int(name.rsplit("/", 1)[1])) for name in only if "/" in name]
     shares = {c: share for c, (_, share) in CATEGORIES.items() if not only or c in only}
     total = sum(shares.values()) or 1
@@ -67,7 +69,7 @@ def attempt(stage: Stage, category: str, index: int, seed: int, keep: bool = Fal
     started = time.monotonic()
     try:
         complaints = kinds[kind](Trial(stage, folder / "trial", random.Random(f"{seed}/{category}/{index}")))
-    except Exception as error:  # a trial that cannot run has failed
+    except Exception as error:  # a trial that raises an error has failed
         complaints = [f"the trial itself failed: {''.join(traceback.format_exception(error)[-2:])}"]
     if not keep:
         shutil.rmtree(folder, ignore_errors=True)
@@ -82,7 +84,7 @@ def run(
     report: Callable[[Verdict], None] = lambda verdict: None,
     keep: bool = False,
 ) -> list[Verdict]:
-    """Run trials concurrently, in forks of a process that has imported all modules."""
+    """Run trials concurrently in forks of a process that has imported all modules."""
     preload()
     home = Path(tempfile.mkdtemp(prefix="iclbench-hostile-"))
     trial_keys = choose_trials(trials, only)
@@ -101,7 +103,7 @@ def run(
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
-    """A table with the number of trials and successes of each kind."""
+    """Return a table with the number of trials and successes of each kind."""
     trials, good = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for verdict in verdicts:
         for kind in (verdict.kind, "all"):
@@ -117,7 +119,7 @@ def table(verdicts: Sequence[Verdict]) -> str:
 
 
 def failures(verdicts: Sequence[Verdict]) -> str:
-    """All complaints, each after the name of its trial, which `--only` accepts to repeat the trial."""
+    """List all complaints, each after the name of its trial. With `--only`, this name repeats the trial."""
     bad = sorted((v for v in verdicts if v.complaints), key=lambda v: (v.category, v.index))
     return "\n".join(f"{v.name} ({v.kind})\n" + "\n".join(f"    {c}" for c in v.complaints) for v in bad)
 

@@ -1,4 +1,5 @@
-"""Concurrent equal commands: each succeeds or names the process that blocks it, and the tables equal those of one."""
+"""Several concurrent copies of a command: each succeeds or names the process that blocks it, and the tables equal those
+of a single command."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tests.hostile.verdicts import check_no_temporary_files, check_outcome, chec
 
 
 def _start_all(trial: Trial, arguments: Sequence[str], count: int) -> list[Outcome]:
-    """Start the command several times, with short delays."""
+    """Start the command several times with short delays, and wait for all."""
     commands = []
     for _ in range(count):
         commands.append(Command(arguments, trial.folder).start())

@@ -1,4 +1,4 @@
-"""Hostile contents of files, names and options: no code runs, no script is injected, no other folder is written."""
+"""Hostile contents of files, names and options must not execute code, inject scripts or write to other folders."""
 
 from __future__ import annotations
 
@@ -119,12 +119,12 @@ ESCAPES = (
     "\u2028error: canary",
     "\x85error: canary",
 )
-# Limits so that a trial cannot exhaust the machine.
+# These limits prevent a trial from exhausting the machine.
 ROOMY = Limits(memory=3_000_000_000)
 
 
 class Bomb:
-    """It writes a file when it is unpickled."""
+    """Writes a file when it is unpickled."""
 
     def __init__(self, canary: Path) -> None:
         self.canary = canary
@@ -133,8 +133,8 @@ class Bomb:
         return (os.system, (f"touch {self.canary}",))
 
 
-def _inside(trial: Trial, *outcomes: Outcome) -> list[str]:
-    """All changes are below the folder of the trial, and no canary has changed."""
+def _check_no_escape(trial: Trial, *outcomes: Outcome) -> list[str]:
+    """Check that no file was written outside the folder of the trial, and that no hostile code was executed."""
     new_names = {p.name for p in trial.folder.parent.iterdir()} - {trial.folder.name}
     strays = [name for name in new_names if "canary" in name or name.startswith("evil")]
     touched = [str(p) for p in (trial.folder / "canary", trial.folder.parent / "canary", Path("/canary")) if p.exists()]
@@ -142,7 +142,7 @@ def _inside(trial: Trial, *outcomes: Outcome) -> list[str]:
 
 
 def is_usable(text: str) -> bool:
-    """Whether the text can be an argument or a file name."""
+    """Return whether the text can be an argument or a file name."""
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
@@ -151,7 +151,7 @@ def is_usable(text: str) -> bool:
 
 
 def _option(trial: Trial) -> list[str]:
-    """A hostile word for an option."""
+    """Pass a hostile text as an argument or option."""
     text = trial.dice.choice([t for t in TEXTS if is_usable(t)])
     option = trial.dice.choice(
         [
@@ -188,12 +188,14 @@ def _option(trial: Trial) -> list[str]:
     trial.copy()
     before = contents(trial.results, "runs/**/*")
     outcome = trial.run((*option, text), limits=ROOMY)
-    complaints = check_outcome(outcome) + _inside(trial) + check_unchanged(before, contents(trial.results, "runs/**/*"))
+    complaints = (
+        check_outcome(outcome) + _check_no_escape(trial) + check_unchanged(before, contents(trial.results, "runs/**/*"))
+    )
     return [f"{' '.join(option)} {text[:60]!r}: {c}" for c in complaints]
 
 
 def _number(trial: Trial) -> list[str]:
-    """A hostile number for a setting."""
+    """Pass a hostile number as a setting."""
     key = trial.dice.choice(
         (
             "train.lr",
@@ -228,7 +230,7 @@ def _number(trial: Trial) -> list[str]:
 
 
 def _huge(trial: Trial) -> list[str]:
-    """Huge sizes are refused, or the command reports in one line that memory is exhausted."""
+    """Pass huge sizes. They are refused, or the command reports in one line that memory is exhausted."""
     trial.copy("")
     override = trial.dice.choice(HUGE)
     outcome = trial.run((*TRAIN, "-o", override), limits=ROOMY)
@@ -236,7 +238,7 @@ def _huge(trial: Trial) -> list[str]:
 
 
 def _card(trial: Trial) -> list[str]:
-    """Texts of a card are escaped on the terminal, in the report and in exported tables."""
+    """Write hostile texts into a card. They are escaped on the terminal, in the report and in exported tables."""
     trial.copy("")
     card: dict[str, Any] = tomllib.loads((trial.folder / "tiny.toml").read_text())
     one, two, three = ([t for t in TEXTS if t.isprintable() and is_usable(t)][i] for i in _text_indices(trial, 3))
@@ -253,9 +255,10 @@ def _card(trial: Trial) -> list[str]:
     if training.code == 0:
         for arguments in (EVAL, ("list", "runs"), ("show", "gpt"), ("show", f"./{name}")):
             complaints += check_outcome(trial.run(arguments), {0, 1, 2})
-        complaints += _reported(trial)
+        complaints += _check_report(trial)
     return [
-        f"card {name[:30]!r} with {one[:30]!r}, {two[:30]!r}, {three[:30]!r}: {c}" for c in complaints + _inside(trial)
+        f"card {name[:30]!r} with {one[:30]!r}, {two[:30]!r}, {three[:30]!r}: {c}"
+        for c in complaints + _check_no_escape(trial)
     ]
 
 
@@ -263,7 +266,7 @@ def _text_indices(trial: Trial, count: int) -> list[int]:
     return trial.dice.sample(range(len([t for t in TEXTS if t.isprintable() and is_usable(t)])), count)
 
 
-def _reported(trial: Trial) -> list[str]:
+def _check_report(trial: Trial) -> list[str]:
     outcome = trial.run(REPORT)
     complaints = check_outcome(outcome, {0, 1, 2})
     if outcome.code == 0:
@@ -275,7 +278,7 @@ def _reported(trial: Trial) -> list[str]:
 
 
 def _foreign_rows(trial: Trial) -> list[str]:
-    """A foreign value table with hostile names and numbers."""
+    """Add a value table of another source with hostile names and numbers."""
     import pandas as pd
 
     trial.copy()
@@ -289,12 +292,12 @@ def _foreign_rows(trial: Trial) -> list[str]:
     if trial.dice.random() < 0.3:
         rows["value"] = trial.dice.choice((1e308, -1e308, 5e-324, float("inf"), float("nan")))
     rows.to_parquet(source.with_name("evil-rows.values.parquet"))
-    complaints = check_outcome(trial.run(EVAL), {0, 1, 2}) + _reported(trial)
-    return [f"rows with {', '.join(changed)}: {c}" for c in complaints + _inside(trial)]
+    complaints = check_outcome(trial.run(EVAL), {0, 1, 2}) + _check_report(trial)
+    return [f"rows with {', '.join(changed)}: {c}" for c in complaints + _check_no_escape(trial)]
 
 
-def _own_csv(trial: Trial) -> list[str]:
-    """Hostile names and cells of a user's table."""
+def _user_csv(trial: Trial) -> list[str]:
+    """Put hostile names and cells into a table of the user."""
     trial.copy("trained")
     lines = (trial.folder / "table.csv").read_text().splitlines()
     text = trial.dice.choice(TEXTS).encode(errors="surrogatepass")
@@ -312,12 +315,12 @@ def _own_csv(trial: Trial) -> list[str]:
     outcome = trial.run(("eval", "gpt", "--csv", "table.csv", "--target", target, "--baseline", "zero"), limits=ROOMY)
     complaints = check_outcome(outcome, {0, 1, 2})
     if outcome.code == 0:
-        complaints += _reported(trial)
-    return [f"csv {how} {text[:30]!r}: {c}" for c in complaints + _inside(trial)]
+        complaints += _check_report(trial)
+    return [f"csv {how} {text[:30]!r}: {c}" for c in complaints + _check_no_escape(trial)]
 
 
 def _escapes(trial: Trial) -> list[str]:
-    """Terminal escapes in the names of columns, targets and files, and in the header of a stream."""
+    """Use terminal escapes in the names of columns, targets and files, and in the header of a stream."""
     trial.copy("trained")
     one, two, three = trial.dice.sample(ESCAPES, 3)
     rows = (trial.folder / "table.csv").read_text().splitlines()[1:]
@@ -330,11 +333,11 @@ def _escapes(trial: Trial) -> list[str]:
         complaints += check_outcome(trial.run(words, limits=ROOMY), {2} if target.startswith("no") else {0})
     points = f"a{one},b{two},c,d{three}\n0.5,1,2,3\n1,2,3,?\n".encode()
     complaints += check_outcome(trial.run(("stream", "cnp"), stdin=points, limits=ROOMY), {0, 2})
-    return [f"{one!r}, {two!r}, {three!r}: {c}" for c in complaints + _inside(trial)]
+    return [f"{one!r}, {two!r}, {three!r}: {c}" for c in complaints + _check_no_escape(trial)]
 
 
 def _table_faults(trial: Trial) -> list[str]:
-    """Tables in ambiguous formats: the correct numbers, or an error in one line."""
+    """Read tables in ambiguous formats. The command computes the correct numbers or reports an error in one line."""
     import numpy as np
     import pandas as pd
 
@@ -377,11 +380,11 @@ def _table_faults(trial: Trial) -> list[str]:
     if fault == "numbers":
         for option in ("--header", "--no-header"):
             complaints += check_outcome(trial.run((*words, option), limits=ROOMY), {0})
-    return [f"{fault}: {c}" for c in complaints + _inside(trial)]
+    return [f"{fault}: {c}" for c in complaints + _check_no_escape(trial)]
 
 
 def _lines(trial: Trial) -> list[str]:
-    """Lines of a stream that are not points."""
+    """Send lines to a stream that are not points."""
     trial.copy("trained")
     bad = trial.dice.choice(
         [t.encode(errors="surrogatepass") for t in TEXTS]
@@ -409,7 +412,7 @@ def _lines(trial: Trial) -> list[str]:
 
 
 def _pickle(trial: Trial) -> list[str]:
-    """A pickle in place of weights, a checkpoint, a state or a table is refused and not loaded."""
+    """Replace weights, a checkpoint, a state or a table with a pickle, which must not be loaded."""
     import torch
 
     trial.copy(trial.dice.choice(("results", "half")))
@@ -436,7 +439,7 @@ def _pickle(trial: Trial) -> list[str]:
 
 
 def _code(trial: Trial) -> list[str]:
-    """A module that a run or a card names is not imported without trust."""
+    """Name a module in a run or a card. It must not be imported without trust."""
     trial.copy()
     canary = trial.folder / "canary"
     (trial.folder / "evil.py").write_text(f"open({str(canary)!r}, 'w').write('x')\nclass Evil: pass\n")
@@ -476,7 +479,7 @@ def _code(trial: Trial) -> list[str]:
 
 
 def _links(trial: Trial) -> list[str]:
-    """Folders and links to other places, loops, and endless files."""
+    """Add odd folders, links to other places, loops, and endless files."""
     trial.copy()
     runs, how = (
         trial.results / "runs",
@@ -504,12 +507,12 @@ def _links(trial: Trial) -> list[str]:
     complaints = []
     for arguments in (*trial.dice.sample(list(READERS), 2), EVAL):
         complaints += [f"{arguments[0]}: {c}" for c in check_outcome(trial.run(arguments, limits=ROOMY), {0, 1, 2})]
-    added = how == "deep"  # further contestants change the reference of scores
+    added = how == "deep"  # additional contestants change the scale of the scores
     return [f"{how}: {c}" for c in complaints + ([] if added else trial.check_tables(complete=False))]
 
 
 def _language(trial: Trial) -> list[str]:
-    """Hostile texts and labels in a user's data for a tiny language model."""
+    """Use hostile texts and labels in the user's data for a tiny language model."""
     trial.copy("")
     model = Path(shutil.copytree(trial.stage.home / "model", trial.folder / "model"))
     texts = trial.dice.sample(TEXTS, 8)
@@ -543,8 +546,8 @@ def _language(trial: Trial) -> list[str]:
     outcome = trial.run(LANGUAGE, limits=ROOMY)
     complaints = check_outcome(outcome, {0, 1, 2})
     if outcome.code == 0:
-        complaints += _reported(trial)
-    return [f"lm, {how[:80]}: {c}" for c in complaints + _inside(trial)]
+        complaints += _check_report(trial)
+    return [f"lm, {how[:80]}: {c}" for c in complaints + _check_no_escape(trial)]
 
 
 KINDS: dict[str, Kind] = {
@@ -556,7 +559,7 @@ KINDS: dict[str, Kind] = {
     "another word on the command line": _option,
     "code that files name": _code,
     "a pickle": _pickle,
-    "cells of a table": _own_csv,
+    "cells of a table": _user_csv,
     "links and odd folders": _links,
     "another line of a stream": _lines,
     "a huge size": _huge,

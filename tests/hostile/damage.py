@@ -1,4 +1,4 @@
-"""Truncated, corrupted, empty, exchanged or wrong files: refused in one line or recomputed, never used."""
+"""Truncated, corrupted, empty, exchanged or wrong files are refused in one line or recomputed, but never used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DAMAGES = ("cut", "empty", "flip", "garbage", "foreign", "html", "folder", "gone
 
 
 def damage(trial: Trial, path: Path, how: str | None = None) -> str:
-    """Damage a file and return the kind of damage."""
+    """Damage a file, and return the kind of damage."""
     dice, content = trial.dice, path.read_bytes()
     how = how or dice.choice(DAMAGES)
     at = dice.randrange(max(1, len(content)))
@@ -54,7 +54,7 @@ def _repair(path: Path) -> None:
 
 
 def _check_reader(trial: Trial, arguments: Sequence[str], target: Path) -> list[str]:
-    """Run a command on a damaged file. Its output and files must equal those without damage."""
+    """Run a command on a damaged file. If it succeeds, its output and files must equal those without damage."""
     bytes_of = target.read_bytes() if target.is_file() else b""
     name = str(target.relative_to(trial.results)) if target.is_relative_to(trial.results) else ""
     outcome = trial.run(arguments)
@@ -72,17 +72,21 @@ def _check_reader(trial: Trial, arguments: Sequence[str], target: Path) -> list[
     return [f"{arguments[0]}: {complaint}" for complaint in complaints]
 
 
-def _of_results(
+def _result_file(
     trial: Trial, pattern: str, readers: Sequence[Sequence[str]], damages: Sequence[str] = DAMAGES
 ) -> list[str]:
-    """A damaged file of the results folder. After its deletion, as errors advise, the command restores everything."""
+    """Damage a file of the results folder. If the user deletes it, as errors advise, the command restores all
+    tables.
+    """
     trial.copy()
     target = trial.dice.choice(sorted(trial.results.glob(pattern)))
     others = {n: c for n, c in contents(trial.results, "runs/**/*").items() if not target.match(n)}
     how = damage(trial, target, trial.dice.choice(damages))
     complaints = []
     chosen_readers = trial.dice.sample(list(readers), min(2, len(readers)))
-    for arguments in sorted(chosen_readers, key=lambda arguments: arguments != REPORT):  # before files are recomputed
+    for arguments in sorted(
+        chosen_readers, key=lambda arguments: arguments != REPORT
+    ):  # REPORT runs first, before another command recomputes the file
         complaints += _check_reader(trial, arguments, target)
     complaints += check_unchanged(others, contents(trial.results, "runs/**/*"))
     if target.match("tables/*/*.parquet"):
@@ -92,7 +96,7 @@ def _of_results(
 
 
 def _weights(trial: Trial) -> list[str]:
-    """Damaged weights are refused by all commands. After their deletion, the same command trains the same weights."""
+    """Damage weights. All commands refuse them. After their deletion, the same command trains the same weights."""
     trial.copy()
     target = trial.results / "runs/gpt/model.safetensors"
     good = target.read_bytes()
@@ -118,7 +122,7 @@ def _weights(trial: Trial) -> list[str]:
 
 
 def _checkpoint(trial: Trial) -> list[str]:
-    """A run with a damaged checkpoint continues from an earlier one and ends with the same weights."""
+    """Damage a checkpoint. The run continues from an earlier one and ends with the same weights."""
     trial.copy("half")
     folder = trial.results / "runs/long/checkpoints"
     old, new = sorted(folder.glob("step-*.safetensors"))
@@ -172,7 +176,7 @@ def _impossible(trial: Trial, path: Path) -> str:
 
 
 def _card(trial: Trial) -> list[str]:
-    """A damaged card is refused or trains with its new settings; other runs do not change."""
+    """Damage a card. It is refused or trains with its new settings, and other runs do not change."""
     trial.copy()
     before = contents(trial.results, "runs/**/*")
     how = damage(trial, trial.folder / "tiny.toml")
@@ -191,8 +195,8 @@ def _grid(trial: Trial) -> list[str]:
     return [f"grid, {how}: {c}" for c in complaints]
 
 
-def _own_table(trial: Trial) -> list[str]:
-    """A user's own table: its numbers, or an error in one line."""
+def _user_table(trial: Trial) -> list[str]:
+    """Damage a table of the user. The command reads it, or reports an error in one line."""
     trial.copy("trained")
     table = trial.folder / trial.dice.choice(("table.csv", "table.csv.gz", "table.parquet"))
     how = damage(trial, table)
@@ -213,7 +217,7 @@ def _points(trial: Trial) -> list[str]:
 
 
 def _images(trial: Trial) -> list[str]:
-    """Damaged files of MNIST."""
+    """Damage files of MNIST."""
     trial.copy("")
     mnist(trial.folder / "data")
     target = trial.dice.choice(sorted((trial.folder / "data/mnist").iterdir()))
@@ -237,7 +241,7 @@ def _images(trial: Trial) -> list[str]:
 
 
 def _archive(trial: Trial) -> list[str]:
-    """Archives of Omniglot with other contents."""
+    """Replace the contents of archives of Omniglot."""
     trial.copy("")
     folder, outside = trial.folder / "data/omniglot", trial.folder / "evil.png"
     folder.mkdir(parents=True)
@@ -256,18 +260,18 @@ def _archive(trial: Trial) -> list[str]:
     return [f"archive, {how}: {c}" for c in complaints + ["a member was unpacked outside"] * outside.exists()]
 
 
-def _log(path: Path, sequences: int = 20, marks: int = 2, step: float = 1.0) -> None:
-    """Write a file with sequences of six events."""
+def _write_event_log(path: Path, sequences: int = 20, marks: int = 2, step: float = 1.0) -> None:
+    """Write a file of event sequences, each with six events."""
     gaps = [[step * (1 + (i * 7 + j * 3) % 5) for j in range(6)] for i in range(sequences)]
     rows = [{"times": [sum(row[: j + 1]) for j in range(6)], "marks": [j % marks for j in range(6)]} for row in gaps]
     path.write_text("\n".join(map(json.dumps, rows)) + "\n")
 
 
 def _data_that_change(trial: Trial) -> list[str]:
-    """After its data have changed, a run answers as before and is neither trained nor scored on the new data."""
+    """Change the data of a run. It still predicts the same, and is neither trained nor scored on the new data."""
     trial.copy("")
     log, keys = trial.folder / "log.jsonl", ("train.steps=3", "train.batch=2", "backbone.width=8", "backbone.layers=1")
-    _log(log)
+    _write_event_log(log)
     train = ("train", "events", "gpt2", "--preset", "smoke", "-o", "task.path=log.jsonl", "--name", "mine")
     train += ("-o", "task.time_scale=mean-gap", *(word for key in keys for word in ("-o", key)))
     (trial.folder / "query.csv").write_text("time,mark\n3,0\n?,?\n")
@@ -284,7 +288,7 @@ def _data_that_change(trial: Trial) -> list[str]:
         log.unlink()
     else:
         changes = {"grown": {"sequences": 30}, "replaced": {"sequences": 19}, "in another unit": {"step": 60.0}}
-        _log(log, **changes.get(how, {"marks": 3}))
+        _write_event_log(log, **changes.get(how, {"marks": 3}))
     if trial.run(stream).out != answers:
         complaints.append("stream gives different answers")
     codes = {0} if where else {2}
@@ -296,7 +300,7 @@ def _data_that_change(trial: Trial) -> list[str]:
 
 
 def _model(trial: Trial) -> list[str]:
-    """Damaged files of a language model and of its data."""
+    """Damage files of a language model and of its data."""
     trial.copy("")
     model = Path(shutil.copytree(trial.stage.home / "model", trial.folder / "model"))
     rows = [json.dumps({"text": f"text {i}", "label": "ab"[i % 2]}) for i in range(40)]
@@ -309,20 +313,22 @@ def _model(trial: Trial) -> list[str]:
 
 _RUN = (*READERS, TRAIN, ("stream", "gpt", "--csv", "points.csv"))
 KINDS: dict[str, Kind] = {
-    "a value table": partial(_of_results, pattern="tables/*/*.values.parquet", readers=(EVAL, REPORT, PROBE)),
+    "a value table": partial(_result_file, pattern="tables/*/*.values.parquet", readers=(EVAL, REPORT, PROBE)),
     "weights": _weights,
     "a checkpoint": _checkpoint,
-    "a run's configuration": partial(_of_results, pattern="runs/gpt/config.toml", readers=_RUN),
+    "a run's configuration": partial(_result_file, pattern="runs/gpt/config.toml", readers=_RUN),
     "a task card": _card,
-    "a user's table": _own_table,
+    "a user's table": _user_table,
     "one bit of a value table": partial(
-        _of_results, pattern="tables/*/*.values.parquet", readers=(EVAL, REPORT), damages=("flip",)
+        _result_file, pattern="tables/*/*.values.parquet", readers=(EVAL, REPORT), damages=("flip",)
     ),
     "an errors, costs or examples table": partial(
-        _of_results, pattern="tables/*/*.[ec]*s.parquet", readers=(EVAL, REPORT)
+        _result_file, pattern="tables/*/*.[ec]*s.parquet", readers=(EVAL, REPORT)
     ),
     "points or a state": _points,
-    "a run's tables": partial(_of_results, pattern="runs/*/*.parquet", readers=(REPORT, EVAL, ("list", "runs"), TRAIN)),
+    "a run's tables": partial(
+        _result_file, pattern="runs/*/*.parquet", readers=(REPORT, EVAL, ("list", "runs"), TRAIN)
+    ),
     "a grid": _grid,
     "image files": _images,
     "data that change": _data_that_change,

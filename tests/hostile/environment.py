@@ -1,4 +1,4 @@
-"""Odd environments: no space, no permissions, no terminal, another language."""
+"""Odd environments: no space, no permissions, no terminal, or another language."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WRITERS: tuple[Sequence[str], ...] = (TRAIN, EVAL, PROBE, REPORT, LONG, STREAM)
 
 
 def _recovers(trial: Trial, arguments: Sequence[str], results: str) -> list[str]:
-    """The same command in a normal environment succeeds."""
+    """Check that the same command succeeds in a normal environment."""
     outcome = trial.run(arguments)
     complaints = check_outcome(outcome, {0})
     if arguments == LONG and outcome.code == 0:
@@ -35,7 +35,7 @@ def _recovers(trial: Trial, arguments: Sequence[str], results: str) -> list[str]
 
 
 def _full_disk(trial: Trial) -> list[str]:
-    """With limited file sizes: exit code 1 or a usage error, no partial files, and the command can be repeated."""
+    """Limit file sizes. The command ends with exit code 0, 1 or 2, changes no finished files, and can be repeated."""
     arguments = trial.dice.choice(WRITERS)
     results = {TRAIN: "", LONG: "half", REPORT: "results"}.get(arguments, "trained")
     trial.copy(results)
@@ -51,7 +51,7 @@ def _full_disk(trial: Trial) -> list[str]:
 
 
 def _read_only(trial: Trial) -> list[str]:
-    """In a read-only folder, reading works and writing is refused in one line."""
+    """Use a read-only folder. Reading works, and writing is refused in one line."""
     arguments = trial.dice.choice((*READERS, TRAIN, LONG, STREAM))
     trial.copy(trial.dice.choice(("results", "results", "half", "trained")) if arguments != EVAL else "results")
     before = contents(trial.results)
@@ -67,7 +67,7 @@ def _read_only(trial: Trial) -> list[str]:
 
 
 def _little_memory(trial: Trial) -> list[str]:
-    """With limited memory: an error in one line, and the command can be repeated."""
+    """Limit memory. The command succeeds or reports an error in one line, and can be repeated."""
     arguments = trial.dice.choice((*WRITERS, ("cost", "gpt", "--points", "4", "--episodes", "2")))
     results = {TRAIN: "", LONG: "half", REPORT: "results"}.get(arguments, "trained")
     trial.copy(results)
@@ -80,7 +80,7 @@ def _little_memory(trial: Trial) -> list[str]:
 
 
 def _closed(trial: Trial) -> list[str]:
-    """Standard streams that are closed, full, or a pipe without a reader."""
+    """Close standard streams, or write to a full device."""
     arguments = trial.dice.choice(
         (*READERS, TRAIN, STREAM, ("stream", "cnp"), ("list", "tasks"), ("--help",), ("doctor",))
     )
@@ -97,7 +97,7 @@ def _closed(trial: Trial) -> list[str]:
 
 
 def _language(trial: Trial) -> list[str]:
-    """Another locale, no locale, a narrow terminal, a folder name that is not UTF-8."""
+    """Use another locale, a narrow terminal, or a folder name that is not UTF-8."""
     trial.copy()
     how = trial.dice.choice(("ascii", "latin", "folder", "narrow", "folder and ascii"))
     environment: dict[str, str | None] = {}
@@ -133,7 +133,7 @@ def _language(trial: Trial) -> list[str]:
 
 
 def _variables(trial: Trial) -> list[str]:
-    """Nonsense in environment variables, and missing folders."""
+    """Set environment variables to invalid values or missing folders."""
     trial.copy()
     name, value = trial.dice.choice(
         [
@@ -170,7 +170,7 @@ def _variables(trial: Trial) -> list[str]:
 
 
 def _moved(trial: Trial) -> list[str]:
-    """The results folder is deleted or moved during training: the command succeeds with weights or reports an error."""
+    """Delete or move the results folder during training. The command succeeds with weights or reports an error."""
     import time
 
     from tests.hostile.process import Command
@@ -179,13 +179,13 @@ def _moved(trial: Trial) -> list[str]:
     command = Command(LONG, trial.folder).start()
     time.sleep(trial.dice.uniform(0.1, 1.0) * trial.stage.seconds[LONG])
     moved, run = trial.dice.random() < 0.5, trial.results / "runs/long"
-    if (run / "model.safetensors").exists():  # all files are written; the user may do anything with them
+    if (run / "model.safetensors").exists():  # all files are written already
         return check_outcome(command.end(), {0})
     if trial.results.exists():
         try:
             trial.results.rename(trial.folder / "elsewhere") if moved else shutil.rmtree(trial.results)
         except OSError:
-            return [*check_outcome(command.end())]  # it wrote during the deletion
+            return [*check_outcome(command.end())]  # the command wrote a file during the deletion
     outcome = command.end()
     complaints = check_outcome(outcome, {0, 1, 2})
     if (

@@ -1,4 +1,4 @@
-"""Signals at random moments: a repeated command ends with the same bytes."""
+"""Signals at random moments: repeating the interrupted command gives identical files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def run_and_signal(
 
 
 def check_end(outcome: Outcome, sent_signal: signal.Signals, polite: bool = True) -> list[str]:
-    """Check the end of a command after a signal. If `polite`, it prints one line and exits with 130 where possible."""
+    """Check the end of a command after a signal. If `polite`, only SIGKILL may end it without a message and an exit
+    code.
+    """
     if outcome.code == -sent_signal and (sent_signal == KILL or not polite):
         return []
     return check_outcome(outcome, {0, 130})
@@ -49,7 +51,7 @@ def _training(trial: Trial, sent_signal: signal.Signals, fresh: bool) -> list[st
     for _ in range(trial.dice.randint(1, 3)):
         before = _checkpoints(run)
         outcome = run_and_signal(trial, LONG, sent_signal, fresh)
-        # Before its first step, a training run may die from the signal.
+        # Before its first step, the signal may kill a training run.
         complaints += check_end(outcome, sent_signal, polite=_checkpoints(run) != before)
         if outcome.code == 130 and (run / "checkpoints").exists() and not _checkpoints(run):
             complaints.append("interrupted during training without a checkpoint")
@@ -71,7 +73,7 @@ def _evaluation(trial: Trial, sent_signal: signal.Signals, fresh: bool) -> list[
     outcome = run_and_signal(trial, EVAL, sent_signal, fresh)
     complaints = check_end(outcome, sent_signal, polite=sent_signal == INT and not fresh)
     undisturbed = {name: content for name, content in trial.stage.values.items() if "probe" not in name}
-    # Summaries depend on all finished cells, so they may differ after the signal.
+    # Summaries depend on all finished cells, so they may differ directly after the signal.
     cells = {name: content for name, content in undisturbed.items() if "/summary/" not in name}
     complaints += [
         f"after the signal: {c}" for c in check_same_numbers(cells, value_tables(trial.results), complete=False)
@@ -95,7 +97,7 @@ def _probe(trial: Trial, sent_signal: signal.Signals) -> list[str]:
 
 
 def _report(trial: Trial, sent_signal: signal.Signals) -> list[str]:
-    """The report is the old one or the new one."""
+    """Interrupt a report. Its page is the old one or the new one."""
     trial.copy()
     index = trial.results / "report/index.html"
     old = index.read_bytes()
@@ -110,7 +112,7 @@ def _report(trial: Trial, sent_signal: signal.Signals) -> list[str]:
 
 
 def _stream(trial: Trial, sent_signal: signal.Signals) -> list[str]:
-    """Ctrl-C and SIGTERM save the state; SIGKILL does not damage the old state."""
+    """Interrupt a stream. Ctrl-C and SIGTERM save the state, and SIGKILL does not damage the old state."""
     trial.copy()
     lines = (trial.folder / "points.csv").read_text().splitlines() * 40
     (trial.folder / "points.csv").write_text("\n".join(lines) + "\n")
@@ -127,7 +129,7 @@ def _stream(trial: Trial, sent_signal: signal.Signals) -> list[str]:
         if state.read_bytes() != old:
             complaints.append("the state is neither the old one nor a reported one")
         return complaints + check_outcome(trial.run(("stream", "cnp", "--state", "state"), stdin=b"1,2,0,?\n"), {0})
-    remaining_lines = _after(lines, int(saved[1]))
+    remaining_lines = _lines_after(lines, int(saved[1]))
     (trial.folder / "rest.csv").write_text("\n".join(remaining_lines) + "\n")
     continued = trial.run(("stream", "cnp", "--csv", "rest.csv", "--state", "state"))
     complaints += check_outcome(continued, {0})
@@ -139,8 +141,8 @@ def _stream(trial: Trial, sent_signal: signal.Signals) -> list[str]:
     return complaints + check_no_temporary_files(trial.folder)
 
 
-def _after(lines: list[str], points: int) -> list[str]:
-    """The lines after the first points."""
+def _lines_after(lines: list[str], points: int) -> list[str]:
+    """Return the lines after the given number of points."""
     for index, line in enumerate(lines):
         if points == 0:
             return lines[index:]
@@ -153,7 +155,7 @@ def _numbers(out: str) -> list[float]:
 
 
 def _sweep(trial: Trial, sent_signal: signal.Signals) -> list[str]:
-    """After a signal to the parent, its workers end."""
+    """Interrupt a sweep. After a signal to the parent process, its workers end."""
     trial.copy("")
     outcome = run_and_signal(trial, SWEEP, sent_signal, fresh=True)
     complaints = check_end(outcome, sent_signal, polite=False)

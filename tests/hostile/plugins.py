@@ -1,4 +1,6 @@
-"""Plug-ins that raise, return nonsense, exit, print or sleep: errors name the plug-in, stored numbers do not change."""
+"""Plug-ins that raise, return nonsense, exit, print or sleep: errors name the plug-in, and stored numbers do not
+change.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from tests.hostile.process import Limits
 from tests.hostile.trial import Kind, Trial
 from tests.hostile.verdicts import check_outcome, check_unchanged, contents
 
-# Templates of a correct plug-in of each kind. A fault replaces one of the placeholders.
+# A template of a correct plug-in of each kind. A fault replaces one of the placeholders.
 BACKBONE = """
 import os, sys, time, warnings
 import torch
@@ -142,14 +144,14 @@ def train(trial: Trial, family: bool) -> tuple[str, ...]:
 
 
 def _misbehaves(trial: Trial, family: bool, faults: tuple[str, ...], places: tuple[str, ...]) -> list[str]:
-    """Run commands with a faulty plug-in. The first one must fail and name the plug-in; the others may succeed."""
+    """Run commands with a faulty plug-in. The first command must fail and name the plug-in. The others may succeed."""
     trial.copy()
     before = contents(trial.results, "runs/**/*")
     place, fault = trial.dice.choice(places), trial.dice.choice(faults)
     template, options = FAMILY if family else BACKBONE, {"path": [trial.folder], "environment": TRUST, "limits": LIMITS}
     fails_after_training = place != "module" and trial.dice.random() < 0.4
     complaints = []
-    if fails_after_training:  # train without the fault
+    if fails_after_training:  # train without the fault first
         write_plugin(trial, template)
         complaints += check_outcome(trial.run(train(trial, family), **options), {0})
     write_plugin(trial, template, **{place: fault})
@@ -180,7 +182,7 @@ def _misbehaves(trial: Trial, family: bool, faults: tuple[str, ...], places: tup
 
 
 def _harmless(trial: Trial) -> list[str]:
-    """Printing and sleeping do not change any number."""
+    """Print and sleep in a plug-in, which does not change any number."""
     import pandas as pd
 
     trial.copy("trained")

@@ -1,7 +1,7 @@
-"""One command in a new process: a fork of this one, which has imported torch, or a new Python.
+"""Run one command in a new process: a fork of this process, which has imported torch, or a new Python interpreter.
 
-A fork takes milliseconds and a start seconds. A fork can be killed, limited, and run without standard streams. Trials
-of the start of Python need a new one.
+A fork takes milliseconds, and a new interpreter takes seconds. A fork can be killed, limited, and run without standard
+streams. Only trials of the startup of Python need a new interpreter.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SECONDS = 120.0  # a command that takes longer has hung
-# Imported once, before any fork, except `cli.terminal`, which inspects its stdout on import.
+SECONDS = 120.0  # a command that takes longer is considered hung
+# Modules that are imported once, before any fork. `cli.terminal` is missing, because it inspects its stdout on import.
 MODULES = (
     "torch",
     "pandas",
@@ -59,13 +59,13 @@ MODULES = (
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a process; None keeps the limit.
+    """Limits of a process. None does not change a limit.
 
     Attributes:
-        memory: bytes of address space, for forks beyond those of this process.
-        file_size: bytes of one file.
+        memory: bytes of address space. A fork has them in addition to those of this process.
+        file_size: the maximum number of bytes of a file.
         powerless: whether permissions also apply to root (forks only).
-        closed: closed standard streams, of 0, 1 and 2.
+        closed: the standard streams (0, 1, 2) to close.
     """
 
     memory: int | None = None
@@ -110,12 +110,12 @@ class Command:
     Attributes:
         arguments: arguments of `iclbench`.
         folder: the working folder.
-        environment: changed variables; None removes one.
+        environment: variables to change. None removes a variable.
         stdin: the standard input.
         limits: limits of the process.
         path: folders with plug-ins.
-        fresh: whether to start a new Python instead of a fork.
-        stdout: an output file; without it the output is read at the end.
+        fresh: whether to start a new interpreter instead of a fork.
+        stdout: an output file (default: the output is read at the end).
     """
 
     arguments: Sequence[str]
@@ -131,7 +131,7 @@ class Command:
         self._files = [tempfile.TemporaryFile() for _ in range(3)]  # noqa: SIM115
         self._piped: list[bytes] = [b"", b""]
         self._ends: list[int] = []
-        if self.limits.file_size is not None:  # which would cut the output of the command
+        if self.limits.file_size is not None:  # the limit would truncate output files
             for stream in (1, 2):
                 end, other = os.pipe()
                 os.set_blocking(end, False)
@@ -148,7 +148,7 @@ class Command:
         return self
 
     def kill(self, sent_signal: signal.Signals) -> None:
-        """Send a signal to the command only, like `kill`."""
+        """Send a signal to the process of the command only, like `kill`."""
         if self._code is None and self._wait(os.WNOHANG) is None:
             os.kill(self.pid, sent_signal)
 
@@ -156,7 +156,7 @@ class Command:
         return self._code if self._code is not None else self._wait(os.WNOHANG)
 
     def end(self, seconds: float = SECONDS) -> Outcome:
-        """Wait for the command and kill the rest of its process group."""
+        """Wait for the command, and kill the rest of its process group."""
         deadline, hung = self.started + seconds, False
         while self.poll() is None:
             self._drain()
@@ -261,7 +261,7 @@ class Command:
                 return end.code or 0
             print(end.code, file=sys.stderr)  # noqa: T201  (as Python itself does)
             return 1
-        except BaseException:  # as Python itself ends
+        except BaseException:  # like the interpreter itself
             import traceback
 
             traceback.print_exc()
@@ -274,7 +274,7 @@ def call(arguments: Sequence[str], folder: Path, **options: object) -> Outcome:
 
 
 def preload() -> None:
-    """Import the modules for forks, once."""
+    """Import the modules for forks once."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     for module in MODULES:
         importlib.import_module(module)
@@ -284,14 +284,14 @@ def preload() -> None:
 
 
 def _give_up_capabilities() -> None:
-    """capset(2) with empty sets, third version of the interface."""
+    """Drop all capabilities by capset(2), in version 3 of its interface."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()):
         raise OSError(ctypes.get_errno(), "capset")
 
 
 def _addresses() -> int:
-    """The bytes of address space of this process."""
+    """Return the bytes of address space of this process."""
     fields = Path("/proc/self/statm").read_text().split()
     return int(fields[0]) * os.sysconf("SC_PAGE_SIZE")
 

@@ -1,4 +1,6 @@
-"""Changed states of torch, and threads: the Python API gives the numbers of a fresh process with one thread."""
+"""With other global states of torch and in threads, the Python API gives the numbers of a fresh single-threaded
+process.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def _mode(name: str) -> AbstractContextManager[Any]:
     return context
 
 
-# States of torch, by kind of trial.
+# The global states of torch, by kind of trial.
 STATES: dict[str, list[Callable[[], AbstractContextManager[Any]]]] = {
     "dtype": [
         *((lambda name=name: _default_dtype(name)) for name in ("float64", "float16", "bfloat16")),
@@ -78,7 +80,7 @@ def _numbers(scores: Any) -> str:
 
 
 def _calls(seed: int) -> dict[str, Callable[[Any, Any], Any]]:
-    """Calls of the Python API by name, on a task and a trained run. Each depends on the seed only."""
+    """Calls of the Python API by name, for a task and a trained run. Each result depends only on the seed."""
     import numpy as np
 
     import iclbench as icl
@@ -114,7 +116,7 @@ def _calls(seed: int) -> dict[str, Callable[[Any, Any], Any]]:
 
 
 def _answers(folder: str, calls: list[tuple[str, int]], kind: str, state: int) -> list[tuple[str, str]]:
-    """The result of each call, in a fresh state and in the state of the caller or in threads, in a new process."""
+    """Return the result of each call in a new process: in a fresh state, and in a changed state or in threads."""
     import iclbench as icl
     from iclbench.store.runs import Run
 
@@ -166,7 +168,7 @@ def _threads(trial: Trial) -> list[str]:
 
 
 def _plug_in(trial: Trial) -> list[str]:
-    """Training with a plug-in that changes the default dtype or device on import gives the same weights."""
+    """Train with a plug-in that changes the default dtype or device on import, which must not change the weights."""
     from safetensors.torch import load_file
 
     trial.copy("")

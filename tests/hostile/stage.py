@@ -1,6 +1,6 @@
-"""The material of trials: a small task, two trained runs and a partial one, their tables, a report and a grid.
+"""The inputs of trials: a small task, two trained runs and a partial one, their tables, a report and a grid.
 
-The commands of iclbench make everything once; each trial works on its own copy.
+The commands of iclbench create these files once, and each trial works on a copy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import tomli_w
 
 from tests.conftest import small_card
 from tests.hostile.process import Command, Outcome, call
-from tests.hostile.verdicts import contents, value_tables
+from tests.hostile.verdicts import value_tables
 from tests.language.tiny_models import save_tiny_model
 
 TRAIN = ("train", "tiny.toml", "gpt2", "--preset", "smoke", "--name", "gpt")
@@ -48,7 +48,7 @@ LANGUAGE = (
     "--no-controls",
     "--offline",
 )
-# Commands that read the results folder, and their output without errors.
+# Commands that read the results folder.
 READERS = (EVAL, PROBE, ("cost", "cnp", "--points", "4", "--episodes", "2"), ("list", "runs"), ("show", "gpt"), REPORT)
 
 LINES = 400
@@ -56,13 +56,13 @@ LINES = 400
 
 @dataclass
 class Stage:
-    """The folder with the material, and the output of its commands.
+    """The folder with the inputs, and the output of the commands that created them.
 
     Attributes:
-        home: the folder, with `results` (all commands done), `trained` (runs without tables), `half` (a run killed in
-            training), `swept` (a finished grid) and the inputs.
+        home: the folder, with `results` (after all commands), `trained` (runs without tables), `half` (a run killed in
+            training), `swept` (a finished grid) and the input files.
         outputs: the standard output of each command.
-        seconds: the duration of each command.
+        seconds: the duration of each command in seconds.
     """
 
     home: Path
@@ -70,7 +70,7 @@ class Stage:
     seconds: dict[Sequence[str], float] = field(default_factory=dict)
 
     def copy(self, folder: Path, results: str = "results") -> Path:
-        """Copy the inputs, and one of the results folders as `results`."""
+        """Copy the input files, and one of the results folders as `results`."""
         folder.mkdir(parents=True, exist_ok=True)
         for path in self.home.iterdir():
             if path.is_file():
@@ -85,7 +85,7 @@ class Stage:
 
     @property
     def weights(self) -> bytes:
-        """The weights of the run `long` without interruptions."""
+        """The weights of the uninterrupted run `long`."""
         return (self.home / "results/runs/long/model.safetensors").read_bytes()
 
     @property
@@ -94,7 +94,7 @@ class Stage:
 
 
 def build(home: Path, sweep: bool = True) -> Stage:
-    """Make the material, with the swept grid on request; raises `RuntimeError` if a command fails."""
+    """Create the inputs, with a finished grid if `sweep`. Raise `RuntimeError` if a command fails."""
     home.mkdir(parents=True, exist_ok=True)
     stage = Stage(home)
     write_inputs(home)
@@ -113,14 +113,14 @@ def build(home: Path, sweep: bool = True) -> Stage:
         run_command(command)
     if sweep:
         run_command(SWEEP, fresh=True, environment={"ICLBENCH_RESULTS": "swept"})
-    _half(home)
-    with contextlib.redirect_stderr(io.StringIO()):  # bars
+    _build_partial_run(home)
+    with contextlib.redirect_stderr(io.StringIO()):  # hide progress bars
         save_tiny_model("gpt2", home / "model")
     return stage
 
 
-def _half(home: Path) -> None:
-    """A run with two checkpoints, killed before its end."""
+def _build_partial_run(home: Path) -> None:
+    """Train a run that is killed after two checkpoints."""
     for _ in range(20):
         training = Command(LONG, home, environment={"ICLBENCH_RESULTS": "half"}).start()
         checkpoints = home / "half/runs/long/checkpoints"
@@ -135,7 +135,7 @@ def _half(home: Path) -> None:
 
 
 def write_inputs(home: Path) -> None:
-    """The cards, points and tables that are inputs of commands."""
+    """Write the cards, points and tables that are inputs of commands."""
     card = small_card()
     (home / "tiny.toml").write_text(tomli_w.dumps(card))
     preset: dict[str, Any] = card["presets"]["smoke"]  # type: ignore[index]
@@ -165,7 +165,7 @@ def write_inputs(home: Path) -> None:
 
 
 def mnist(data: Path) -> None:
-    """Eighty blank digits in the four files of MNIST."""
+    """Write eighty synthetic digits to the four files of MNIST."""
     folder = data / "mnist"
     folder.mkdir(parents=True)
     for part in ("train", "t10k"):
@@ -173,7 +173,3 @@ def mnist(data: Path) -> None:
         labels = bytes(i % 10 for i in range(80))
         (folder / f"{part}-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03" + struct.pack(">3I", 80, 28, 28) + images)
         (folder / f"{part}-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01" + struct.pack(">I", 80) + labels)
-
-
-def everything(stage: Stage) -> dict[str, bytes]:
-    return contents(stage.home / "results")

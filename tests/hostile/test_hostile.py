@@ -1,4 +1,4 @@
-"""A few hostile trials (hundreds in the slow run), and tests that the checks of `verdicts` detect faults."""
+"""A few hostile trials (hundreds with `make test-slow`), and tests that the checks of `verdicts` detect faults."""
 
 import importlib
 import random
@@ -29,7 +29,7 @@ def make_outcome(code: int = 0, out: str = "", err: str = "", hung: bool = False
         make_outcome(1, "2 failed\n"),
     ],
 )
-def test_expected_ends_of_commands_give_no_complaints(outcome: Outcome) -> None:
+def test_expected_outcomes_of_commands_give_no_complaints(outcome: Outcome) -> None:
     assert verdicts.check_outcome(outcome) == []
 
 
@@ -49,7 +49,7 @@ def test_expected_ends_of_commands_give_no_complaints(outcome: Outcome) -> None:
         (make_outcome(0, "\x1b[31mred"), "control characters"),
     ],
 )
-def test_unexpected_ends_of_commands_give_a_complaint(outcome: Outcome, complaint: str) -> None:
+def test_unexpected_outcomes_of_commands_give_a_complaint(outcome: Outcome, complaint: str) -> None:
     assert any(complaint in actual for actual in verdicts.check_outcome(outcome))
 
 
@@ -73,7 +73,7 @@ def test_missing_and_changed_files_are_detected() -> None:
         ('<a href="javascript:canary()">x</a>', True),
     ],
 )
-def test_injected_code_in_a_page_is_detected(tmp_path: Path, html: str, injected: bool) -> None:
+def test_code_injected_into_a_report_is_detected(tmp_path: Path, html: str, injected: bool) -> None:
     (tmp_path / "index.html").write_text(f"<html>{html}</html>")
     assert bool(verdicts.check_page(tmp_path / "index.html")) == injected
 
@@ -85,7 +85,7 @@ def test_spreadsheet_formulas_are_detected(tmp_path: Path) -> None:
     assert verdicts.check_formulas(tmp_path) != []
 
 
-def test_trials_are_drawn_from_every_kind() -> None:
+def test_every_kind_of_trial_is_sampled() -> None:
     counts = dict.fromkeys(CATEGORIES, 0)
     for category, _ in choose_trials(TRIALS):
         counts[category] += 1
@@ -102,7 +102,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
         "cli.list",
         "store.runs",
         "registry",
-    ):  # imported once here, not in every fork
+    ):  # imported once in this process, not in every fork
         importlib.import_module(f"iclbench.{module}")
     home = tmp_path_factory.mktemp("hostile")
     write_inputs(home)
@@ -111,7 +111,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
 
 
 @pytest.mark.parametrize("command", ["show", "list"])
-def test_hostile_words_on_the_command_line_are_answered_in_one_line(stage: Stage, tmp_path: Path, command: str) -> None:
+def test_errors_about_hostile_arguments_are_one_line(stage: Stage, tmp_path: Path, command: str) -> None:
     trial = Trial(stage, tmp_path / "trial", random.Random(f"quick/{command}"))
     trial.copy()
     for text in trial.dice.sample([text for text in content.TEXTS if content.is_usable(text)], 6):
@@ -119,7 +119,7 @@ def test_hostile_words_on_the_command_line_are_answered_in_one_line(stage: Stage
 
 
 @pytest.mark.parametrize("how", damage.DAMAGES)
-def test_damaged_cards_are_shown_or_refused_in_one_line(stage: Stage, tmp_path: Path, how: str) -> None:
+def test_a_damaged_card_is_shown_or_refused_in_one_line(stage: Stage, tmp_path: Path, how: str) -> None:
     trial = Trial(stage, tmp_path / "trial", random.Random(f"quick/{how}"))
     trial.copy()
     damage.damage(trial, trial.folder / "tiny.toml", how)
@@ -128,7 +128,7 @@ def test_damaged_cards_are_shown_or_refused_in_one_line(stage: Stage, tmp_path: 
 
 @pytest.mark.slow
 def test_hundreds_of_hostile_trials(capfd: pytest.CaptureFixture[str]) -> None:
-    """Run in a new process, without the shape checks that `make test` adds, as for users."""
+    """The trials run in a new process without the shape checks that `make test` adds, as for users."""
     with capfd.disabled():
         process = subprocess.run([sys.executable, "-m", "tests.hostile"], cwd=Path(__file__).parents[2], check=False)
     assert process.returncode == 0

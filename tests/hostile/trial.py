@@ -1,4 +1,4 @@
-"""The data of a trial, and functions that all categories share."""
+"""The data of a trial, and functions shared by all categories."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.hostile.verdicts import check_outcome, check_same_numbers, value_tabl
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial: the stage, a folder that does not exist yet, and a random generator."""
+    """One trial, with the stage, a folder that does not exist yet, and a random generator."""
 
     stage: Stage
     folder: Path
     dice: random.Random
 
     def copy(self, results: str = "results") -> Path:
-        """A copy of the stage, made on the first call."""
+        """Return a copy of the stage, which is made on the first call."""
         return self.folder if self.folder.exists() else self.stage.copy(self.folder, results)
 
     @property
@@ -32,11 +32,11 @@ class Trial:
         return call(arguments, self.folder, **options)
 
     def check_tables(self, damaged: Mapping[str, bytes] | None = None, complete: bool = True) -> list[str]:
-        """The value tables equal those of the stage; `damaged` are bytes that may remain."""
+        """Check that the value tables equal those of the stage. Files may also have the bytes in `damaged`."""
         return check_same_numbers(self.stage.values, value_tables(self.results), damaged, complete)
 
     def check_command(self, arguments: Sequence[str]) -> list[str]:
-        """The command has its usual output and writes its usual tables."""
+        """Check that the command has its usual output and writes its usual tables."""
         outcome = self.run(arguments)
         complaints = check_outcome(outcome, {0}) + self.check_tables()
         if outcome.code == 0 and outcome.out != self.stage.outputs[arguments]:

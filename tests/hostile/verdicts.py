@@ -10,14 +10,14 @@ from pathlib import Path
 from tests.hostile.process import Outcome
 
 CODES = frozenset({0, 1, 2, 130})
-# The longest line on stderr: paths may be long, but inputs of the user are shortened.
+# The longest permitted line on stderr. Paths may be long, but inputs of the user are shortened.
 LONGEST = 900
 _FAILED = re.compile(r"^error: ", re.MULTILINE)
 
 
 def check_outcome(outcome: Outcome, codes: Collection[int] = CODES) -> list[str]:
-    """The exit code is as expected. One line says what failed, without a traceback, "this is a bug" or terminal
-    escapes."""
+    """Check that the exit code is as expected, and that one line says what failed, without a traceback, "this is a bug"
+    or terminal escapes."""
     if outcome.hung:
         return [f"hangs: still running after {outcome.seconds:.0f} s; last output {outcome.last!r}"]
     output, errors = outcome.out + outcome.err, len(_FAILED.findall(outcome.err))
@@ -46,7 +46,7 @@ def check_outcome(outcome: Outcome, codes: Collection[int] = CODES) -> list[str]
 
 
 def contents(folder: Path, pattern: str = "**/*") -> dict[str, bytes]:
-    """All regular files below a folder."""
+    """Return the contents of all regular files below a folder."""
     paths = (path for path in folder.glob(pattern) if path.is_file() and not path.is_symlink())
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
@@ -61,7 +61,9 @@ def check_same_numbers(
     damaged: Mapping[str, bytes] | None = None,
     complete: bool = True,
 ) -> list[str]:
-    """Value tables are equal byte for byte; `damaged` are bytes that may remain. If `complete`, none is missing."""
+    """Check that value tables are equal byte for byte, or have the bytes in `damaged`. If `complete`, none may be
+    missing.
+    """
     complaints = []
     for name, content in expected.items():
         if name not in actual:
@@ -74,7 +76,7 @@ def check_same_numbers(
 def check_unchanged(
     before: Mapping[str, bytes], after: Mapping[str, bytes], names: Iterable[str] | None = None
 ) -> list[str]:
-    """These files are unchanged."""
+    """Check that these files (default: all) are unchanged."""
     checked_names = before if names is None else names
     return [
         f"{name} is {'changed' if name in after else 'lost'}"
@@ -84,7 +86,7 @@ def check_unchanged(
 
 
 def check_no_temporary_files(results: Path) -> list[str]:
-    """No temporary file remains."""
+    """Check that no temporary files remain."""
     return [f"{path.name} remains" for path in results.rglob("*.tmp")][:3]
 
 
@@ -115,14 +117,14 @@ class _Page(HTMLParser):
 
 
 def check_page(html: Path) -> list[str]:
-    """The report has no tag, handler or script from a hostile name."""
+    """Check that the report has no tag, handler or script from a hostile name."""
     parser = _Page()
     parser.feed(html.read_text(encoding="utf-8"))
     return [f"injected: {code}" for code in parser.injections[:3]]
 
 
 def check_formulas(folder: Path) -> list[str]:
-    """No cell of an exported table is a formula in a spreadsheet."""
+    """Check that no cell of an exported table is a formula for a spreadsheet."""
     import csv
 
     for path in folder.rglob("*.csv"):
