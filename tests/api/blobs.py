@@ -1,4 +1,4 @@
-"""A tiny classification family of plain vectors: noisy copies of a centre per class, new in every episode."""
+"""A tiny classification family of vectors: noisy copies of one centre per class, with new centres in every episode."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ CARD = {
 
 
 class Parameters(BaseSettings):
-    """The number of features."""
+    """The parameters of the family: the number of features."""
 
     dim: int = 10
 
 
 class Blobs(Family):
-    """Vectors around random centres, labelled by their centre."""
+    """Vectors around random centres. The label of a vector is its centre."""
 
     Parameters = Parameters
     questions = frozenset({"targets"})

@@ -1,4 +1,4 @@
-"""Runs that are trained once for all tests of the Python API."""
+"""Runs that are trained once and shared by all tests of the Python API."""
 
 from pathlib import Path
 
@@ -18,14 +18,14 @@ def linear() -> Task:
 
 @pytest.fixture(scope="session")
 def run(linear: Task, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A TNP that is trained on linear functions for seconds."""
+    """A TNP that was trained on linear functions for seconds."""
     results = tmp_path_factory.mktemp("api") / "results"
     return icl.train(linear, "tnp", name="tour", results=results, steps=40, progress=False)
 
 
 @pytest.fixture(scope="session")
 def causal_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A GPT-2 that is trained on linear functions of four inputs for seconds."""
+    """A GPT-2 that was trained on linear functions of four inputs for seconds."""
     task = icl.task("linear", preset="smoke", dim=4, head="gaussian", points=20, episodes=16)
     results = tmp_path_factory.mktemp("api-causal") / "results"
     return icl.train(task, "gpt2", name="causal", results=results, steps=10, progress=False)
@@ -33,7 +33,7 @@ def causal_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="session")
 def classifier_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A CNP that is trained on blobs of five classes."""
+    """A CNP that was trained on blobs of five classes."""
     folder = tmp_path_factory.mktemp("api-classifier_run")
     (folder / "blobs.toml").write_text(tomli_w.dumps(CARD))
     with pytest.MonkeyPatch.context() as patch:

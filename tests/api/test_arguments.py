@@ -1,4 +1,4 @@
-"""Arguments of the wrong type, form or range raise errors with a code and the name of the argument."""
+"""Arguments of the wrong type, shape or range raise errors with a code and the name of the argument."""
 
 import runpy
 import sys
@@ -26,7 +26,7 @@ SIZE = {"layers": 1, "width": 16, "heads": 2}
 
 @dataclass(frozen=True)
 class Inputs:
-    """Valid arguments."""
+    """Valid arguments for public functions."""
 
     task: Task
     model: Backbone
@@ -56,7 +56,7 @@ def test_the_error_for_an_argument_that_is_not_a_task_shows_the_correct_call(inp
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, True, None, "0", 2**63, np.bool_(True)])
-def test_seeds_are_integers_from_0_to_63_bits(inputs: Inputs, seed: Any, tmp_path: Path) -> None:
+def test_a_seed_that_is_not_an_integer_from_0_to_63_bits_is_refused(inputs: Inputs, seed: Any, tmp_path: Path) -> None:
     for call in (
         lambda: inputs.task.sample(2, seed),
         lambda: icl.backbone("gpt2", inputs.task, seed=seed, **SIZE),
@@ -88,7 +88,7 @@ def test_unusable_devices_are_refused(inputs: Inputs, run: Run, device: Any, cod
             call()
 
 
-def test_devices_may_be_torch_devices(inputs: Inputs, run: Run) -> None:
+def test_a_device_may_be_a_torch_device(inputs: Inputs, run: Run) -> None:
     cpu = torch.device("cpu")
     assert inputs.task.sample(2, device=cpu).context.x.device == cpu
     icl.fit(inputs.model, inputs.task, 1, device=cpu, progress=False)
@@ -96,7 +96,7 @@ def test_devices_may_be_torch_devices(inputs: Inputs, run: Run) -> None:
 
 
 @pytest.mark.parametrize("number", [0, -1, 2.5, "3", True, 10**12])
-def test_numbers_of_episodes_points_and_steps_are_positive_integers(inputs: Inputs, number: Any) -> None:
+def test_numbers_of_episodes_points_and_steps_must_be_positive_integers(inputs: Inputs, number: Any) -> None:
     for call, name in (
         (lambda: inputs.task.sample(number), "episodes"),
         (lambda: inputs.task.sample(2, points=number), "points"),
@@ -107,7 +107,7 @@ def test_numbers_of_episodes_points_and_steps_are_positive_integers(inputs: Inpu
             call()
 
 
-def test_numbers_of_numpy_and_torch_are_numbers(inputs: Inputs) -> None:
+def test_numbers_may_be_numpy_or_torch_scalars(inputs: Inputs) -> None:
     task = icl.task("linear", "smoke", dim=np.int64(3), points=torch.tensor(5))
     assert task.shape.x_dim == 3 and len(task.sample(np.int64(2), np.int32(1), points=np.int8(4))) == 2
     model = icl.GPT2(inputs.task, seed=np.int64(1), layers=np.int64(1), width=16, heads=2)
@@ -154,7 +154,7 @@ def test_numbers_of_numpy_and_torch_are_numbers(inputs: Inputs) -> None:
         (lambda i: icl.plot.learning_curves(i.values, metric=3), ["metric", "string", 3]),
     ],
 )
-def test_values_of_other_types_are_refused(inputs: Inputs, call: Callable[[Inputs], Any], names: list[Any]) -> None:
+def test_arguments_of_other_types_are_refused(inputs: Inputs, call: Callable[[Inputs], Any], names: list[Any]) -> None:
     with refused("bad-value", *names):
         call(inputs)
 
@@ -172,7 +172,7 @@ def test_an_evaluation_needs_a_model_and_a_shift(inputs: Inputs) -> None:
 
 
 @pytest.mark.parametrize("chart", icl.plot.__all__)
-def test_charts_take_rows_of_values(inputs: Inputs, chart: str) -> None:
+def test_charts_refuse_arguments_that_are_not_rows_of_values(inputs: Inputs, chart: str) -> None:
     draw = getattr(icl.plot, chart)
     for values in (None, [], icl.open_results(".")):
         with refused("bad-value", "values", "icl.evaluate(...)"):
@@ -184,7 +184,7 @@ def test_charts_take_rows_of_values(inputs: Inputs, chart: str) -> None:
 
 
 @pytest.mark.slow
-def test_duplicate_rows_are_drawn_once(inputs: Inputs) -> None:
+def test_duplicate_rows_appear_once_in_a_chart(inputs: Inputs) -> None:
     duplicated = pd.concat([inputs.values, inputs.values])
     from_duplicates, expected = (
         icl.plot.leaderboard(rows).to_dict(validate=False) for rows in (duplicated, inputs.values)
@@ -193,7 +193,7 @@ def test_duplicate_rows_are_drawn_once(inputs: Inputs) -> None:
 
 
 class Unfinished(SequenceBackbone):
-    """A trunk without the other methods."""
+    """A backbone that defines only `trunk`."""
 
     Settings = BackboneSettings
 
@@ -201,7 +201,7 @@ class Unfinished(SequenceBackbone):
         return tokens[:, ::2]
 
 
-def test_a_backbone_without_required_methods_names_them(inputs: Inputs) -> None:
+def test_the_error_for_a_backbone_without_required_methods_names_them(inputs: Inputs) -> None:
     methods = ("fork", "start", "advance", "absorb", "resume", "peek_layers", "finish")
     module = "tests.api.test_arguments"
     names = [f"{module}.Unfinished", *methods, "iclbench.backbones.causal_trunk.CausalTrunk"]
@@ -237,7 +237,7 @@ print(type(mine).__module__)
 """
 
 
-def test_a_class_of_a_notebook_must_be_in_a_module_to_be_named(
+def test_a_class_defined_in_main_cannot_be_given_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "my_net.py").write_text("from iclbench.backbones.gpt2 import GPT2\nclass Mine(GPT2): pass\n")
@@ -253,7 +253,9 @@ def test_a_class_of_a_notebook_must_be_in_a_module_to_be_named(
     assert module == "my_net", "a module that the user names is trusted"
 
 
-def test_a_task_remembers_the_absolute_path_of_its_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_can_be_used_after_the_working_directory_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     card = Path(icl.__file__).parents[1] / "tasks" / "linear.toml"
     (tmp_path / "mine.toml").write_bytes(card.read_bytes())
     monkeypatch.chdir(tmp_path)

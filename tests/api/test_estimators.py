@@ -1,4 +1,4 @@
-"""Runs as scikit-learn estimators."""
+"""Runs as scikit-learn estimators: scikit-learn's checks, invariances, context sizes and input types."""
 
 import warnings
 from dataclasses import replace
@@ -75,7 +75,7 @@ def test_predictions_scale_with_the_unit_of_targets(run: Run, y: np.ndarray, c: 
     X = np.random.default_rng(2).normal(size=(len(y), 10))
     queries = np.random.default_rng(3).normal(size=(4, 10))
     plain, scaled = (InContextRegressor(run).fit(X, a * y).predict(queries, return_std=True) for a in (1.0, c))
-    atol = 1e-6 * c * y.std()  # rounding errors of single precision
+    atol = 1e-6 * c * y.std()  # allows for rounding errors of single precision
     np.testing.assert_allclose(scaled[0], c * plain[0], rtol=1e-14, atol=atol)
     np.testing.assert_allclose(scaled[1], c * plain[1], rtol=1e-6, atol=atol)
 
@@ -90,7 +90,7 @@ def test_predictions_shift_with_the_origin_of_targets(run: Run, y: np.ndarray) -
     np.testing.assert_allclose(moved[1], plain[1], rtol=1e-5, atol=atol)
 
 
-def test_units_and_origins_of_features_change_nothing(run: Run) -> None:
+def test_predictions_do_not_depend_on_units_and_origins_of_features(run: Run) -> None:
     rng = np.random.default_rng(1)
     X, y, queries = rng.normal(size=(15, 3)), rng.normal(size=15), rng.normal(size=(4, 3))
     unit, origin = np.array([1e-200, 7.0, 1e200]), np.array([1e-199, -30.0, 2e201])
@@ -139,8 +139,8 @@ def test_a_training_set_larger_than_the_context_causes_one_warning(causal_run: R
         InContextRegressor(causal_run).fit(X[:20], y[:20])
 
 
-def test_a_run_trained_on_as_many_points_as_rows_reads_all_rows(tmp_path: Path) -> None:
-    """This is the advice of `ContextSizeWarning`."""
+def test_a_run_trained_on_as_many_points_as_rows_uses_all_rows(tmp_path: Path) -> None:
+    """`ContextSizeWarning` advises such a run."""
     task = icl.task("linear", preset="smoke", points=40)
     long_run = icl.train(task, "gpt2", results=tmp_path, steps=1, progress=False)
     X, y = np.eye(40, 2), np.arange(40.0)
@@ -150,7 +150,7 @@ def test_a_run_trained_on_as_many_points_as_rows_reads_all_rows(tmp_path: Path) 
     assert {len(member.rows) for member in model.model_.members} == {40}
 
 
-def test_a_set_model_reads_up_to_a_thousand_rows_at_once(run: Run) -> None:
+def test_a_set_model_uses_up_to_a_thousand_rows_per_context(run: Run) -> None:
     X = np.random.default_rng(1).normal(size=(1500, 10))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -176,7 +176,7 @@ def test_predictions_of_a_causal_model_are_means_over_orders_of_the_rows(causal_
     assert len(InContextRegressor(causal_run).fit(X, y).model_.members) == 4
 
 
-def test_columns_beyond_those_of_the_training_are_selected_at_random(causal_run: Run) -> None:
+def test_random_columns_are_selected_if_there_are_more_than_in_training(causal_run: Run) -> None:
     X = np.random.default_rng(1).normal(size=(15, 10))
     with pytest.warns(ContextSizeWarning, match="4 of the 10 columns"):
         model = InContextRegressor(causal_run, n_permutations=1).fit(X, X[:, 0])
@@ -194,7 +194,7 @@ def test_columns_beyond_those_of_the_training_are_selected_at_random(causal_run:
 SMALL = {"layers": 1, "width": 8, "heads": 2, "hidden": 8}
 
 
-def test_cells_reads_more_columns_than_in_training(tmp_path: Path) -> None:
+def test_cells_can_use_more_columns_than_in_training(tmp_path: Path) -> None:
     task = icl.task("linear", preset="smoke", dim=2, head="gaussian")
     cells = icl.train(task, "cells", results=tmp_path, steps=2, progress=False, settings=SMALL)
     rng = np.random.default_rng(1)
@@ -220,7 +220,7 @@ def mixed_table(rows: int = 30) -> pd.DataFrame:
     )
 
 
-def test_frames_with_categories_dates_and_missing_values_are_read(run: Run, classifier_run: Run) -> None:
+def test_frames_may_have_categories_dates_and_missing_values(run: Run, classifier_run: Run) -> None:
     X = mixed_table()
     y = X["new"] + 0.1 * np.arange(len(X))
     regressor = InContextRegressor(run).fit(X, y)
@@ -237,7 +237,7 @@ def test_frames_with_categories_dates_and_missing_values_are_read(run: Run, clas
     )
 
 
-def test_intervals_contain_the_mean_and_are_those_of_the_distribution(run: Run) -> None:
+def test_intervals_are_those_of_the_predicted_distribution(run: Run) -> None:
     rng = np.random.default_rng(1)
     X, y = rng.normal(size=(15, 10)), 1e9 * (3 + rng.normal(size=15))
     model = InContextRegressor(run).fit(X, y)
@@ -258,7 +258,7 @@ def test_intervals_contain_the_mean_and_are_those_of_the_distribution(run: Run) 
         (InContextRegressor, {"y_dim": 3}, "3 outputs.*icl.predict"),
     ],
 )
-def test_runs_that_do_not_read_rows_of_features_are_refused(
+def test_runs_for_inputs_other_than_rows_of_features_are_refused(
     run: Run, classifier_run: Run, estimator: type, shape: dict, names: str
 ) -> None:
     trained = icl.load(run if estimator is InContextRegressor else classifier_run)
@@ -274,11 +274,11 @@ def test_outputs_with_infinite_squares_are_predicted(run: Run) -> None:
     np.testing.assert_array_equal(huge / 2.0**900, plain)
 
 
-def test_columns_in_another_order_raise_an_error(run: Run) -> None:
+def test_columns_in_another_order_are_refused(run: Run) -> None:
     X = pd.DataFrame(np.random.default_rng(1).normal(size=(15, 3)), columns=["a", "b", "c"])
     model = InContextRegressor(run).fit(X, X["a"])
     assert model.predict(X).shape == (15,)
-    with pytest.raises(ValueError, match="feature names"):  # an error of scikit-learn
+    with pytest.raises(ValueError, match="feature names"):  # scikit-learn raises this error
         model.predict(X[["b", "a", "c"]])
     numbered = X.set_axis([0, 1, 2], axis=1)
     model = InContextRegressor(run).fit(numbered, X["a"])
@@ -287,7 +287,7 @@ def test_columns_in_another_order_raise_an_error(run: Run) -> None:
         model.predict(numbered[[1, 0, 2]])
 
 
-def test_a_run_for_fewer_classes_or_the_other_estimator_is_refused(run: Run, classifier_run: Run) -> None:
+def test_unsuitable_runs_and_numbers_of_members_are_refused(run: Run, classifier_run: Run) -> None:
     X, y = np.zeros((4, 5)), np.arange(4.0)
     with pytest.raises(ValueError, match="InContextClassifier"):
         InContextRegressor(classifier_run).fit(X[:, :5], y)

@@ -1,4 +1,4 @@
-"""Public functions compute the same numbers in every global state of torch."""
+"""Public functions compute the same numbers in all global states of torch."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ STATES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 
 
 def weights_digest(model: torch.nn.Module) -> str:
-    """A digest of names, types and values."""
+    """A digest of the names, types and values of all weights."""
     return digest({name: t.detach().numpy() for name, t in model.state_dict().items()})
 
 
@@ -72,7 +72,7 @@ def digest(value: Any) -> str:
 
 
 def public_outputs(folder: Path) -> dict[str, Any]:
-    """Outputs of every kind of public function."""
+    """The outputs of every kind of public function."""
     small = icl.task("linear", "smoke", dim=2, points=5, episodes=8)
     gp_mixture = icl.task("gp-mixture", "smoke")
     events = icl.task("point-process", "smoke")
@@ -107,7 +107,9 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_outputs_do_not_depend_on_the_state_of_torch(state: str, expected: dict[str, Any], tmp_path: Path) -> None:
+def test_outputs_do_not_depend_on_the_global_state_of_torch(
+    state: str, expected: dict[str, Any], tmp_path: Path
+) -> None:
     with STATES[state]():
         actual = public_outputs(tmp_path)
         assert torch.get_default_dtype() == (torch.float64 if state == "float64" else torch.float32)
@@ -120,7 +122,7 @@ def test_outputs_do_not_depend_on_the_state_of_torch(state: str, expected: dict[
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_contracts_hold_in_every_state_of_torch(state: str) -> None:
+def test_contracts_hold_in_every_global_state_of_torch(state: str) -> None:
     model = icl.GPT2(icl.task("linear", "smoke", dim=4), layers=1, width=16).eval()
     family = icl.task("linear", "smoke", dim=2).family
     with STATES[state]():
@@ -131,7 +133,7 @@ def test_contracts_hold_in_every_state_of_torch(state: str) -> None:
 
 
 def members(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The public methods and properties of a public class that iclbench defines."""
+    """The public methods and properties of a class that are defined in iclbench."""
     for base in cls.__mro__:
         if not base.__module__.startswith("iclbench."):
             continue
@@ -147,7 +149,7 @@ def members(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def test_every_public_function_is_guarded() -> None:
-    """A public name is guarded or is listed above as a name that does not compute with torch."""
+    """Public names are guarded, or listed above as names that do not compute with torch."""
     missing = []
     for name in set(icl.__all__) - NO_TENSORS:
         value = getattr(icl, name)
@@ -160,7 +162,7 @@ def test_every_public_function_is_guarded() -> None:
 
 
 @pytest.mark.slow
-def test_models_built_in_threads_have_the_weights_of_models_built_in_one_thread() -> None:
+def test_models_built_in_threads_have_the_weights_of_models_built_sequentially() -> None:
     task = icl.task("linear", "smoke", dim=2)
 
     def initial_weights(seed: int) -> str:
@@ -172,7 +174,7 @@ def test_models_built_in_threads_have_the_weights_of_models_built_in_one_thread(
 
 
 @pytest.mark.slow
-def test_dropout_in_threads_draws_the_numbers_of_one_thread() -> None:
+def test_dropout_in_threads_gives_the_weights_of_sequential_training() -> None:
     task = icl.task("point-process", "smoke")
 
     def trained_weights(seed: int) -> str:
@@ -185,7 +187,7 @@ def test_dropout_in_threads_draws_the_numbers_of_one_thread() -> None:
         assert list(pool.map(trained_weights, range(8))) == expected
 
 
-def test_models_on_meta_or_without_gradients_are_refused() -> None:
+def test_models_on_meta_and_training_of_inference_tensors_are_refused() -> None:
     task = icl.task("linear", "smoke", dim=2, episodes=4)
     model = icl.CNP(task, width=8)
     for call in (
@@ -203,14 +205,14 @@ def test_models_on_meta_or_without_gradients_are_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_evaluating_a_model_of_another_precision_raises_an_error(dtype: torch.dtype) -> None:
+def test_evaluating_a_model_in_another_precision_raises_an_error(dtype: torch.dtype) -> None:
     task = icl.task("linear", "smoke", dim=2, episodes=4)
     with refused("bad-value", dtype, "model.float()"):
         icl.evaluate([icl.CNP(task, width=8).to(dtype), "zero"], task)
 
 
-def test_threads_that_share_a_model_restore_its_mode() -> None:
-    """The first thread leaves the block while the second is still in it."""
+def test_threads_that_share_a_model_restore_its_training_mode() -> None:
+    """The first thread leaves the block while the second thread is still inside."""
     entered, may_leave, training_modes = threading.Event(), threading.Event(), []
     model = icl.CNP(icl.task("linear", "smoke", dim=2), width=8).train()
 

@@ -1,4 +1,4 @@
-"""`icl.next_element`: equal to the predictions of the model and of a stream, with errors for invalid elements."""
+"""`icl.next_element`: agreement with the model and with a stream, and errors for invalid elements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def model(task: str, **settings: object) -> Backbone:
 
 
 def streamed(backbone: Backbone, lines: list[str]) -> list[list[float]]:
-    """The answers of a stream to a query before the first line and after each line."""
+    """The answers of a stream to queries before the first line and after each line."""
     queries = ["?"] + [text for line in lines for text in (line, "?")]
     if backbone.shape.y_dim > 1 and backbone.shape.classes is None:
         queries = [",".join(["?"] * backbone.shape.y_dim) if text == "?" else text for text in queries]
@@ -29,7 +29,7 @@ def streamed(backbone: Backbone, lines: list[str]) -> list[list[float]]:
     return [[value for numbers in answer.columns.values() for value in numbers] for answer in answers]
 
 
-def test_tokens_have_the_predictions_of_a_stream_and_of_the_model() -> None:
+def test_predictions_for_tokens_equal_those_of_a_stream_and_of_the_model() -> None:
     backbone = model("markov")
     tokens = [0, 2, 1, 1]
     frame = icl.next_element(backbone, tokens)
@@ -42,7 +42,7 @@ def test_tokens_have_the_predictions_of_a_stream_and_of_the_model() -> None:
     assert frame["token"].tolist() == probabilities.argmax(-1).tolist()
 
 
-def test_vectors_have_the_predictions_of_a_stream() -> None:
+def test_predictions_for_vectors_equal_those_of_a_stream() -> None:
     backbone = model("linear-system")
     values = [0.5, -1.25, 2.0]
     frame = icl.next_element(backbone, values)
@@ -76,7 +76,7 @@ def test_invalid_elements_are_refused(task: str, elements: object, names: tuple[
         icl.next_element(model(task), elements)
 
 
-def test_other_models_are_refused_with_the_function_to_use() -> None:
+def test_the_error_for_an_unsuitable_model_names_the_function_to_use() -> None:
     with refused("not-applicable", "icl.next_event"):
         icl.next_element(model("point-process"), [0])
     with refused("not-applicable", "icl.predict"):

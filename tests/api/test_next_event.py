@@ -1,4 +1,4 @@
-"""`icl.next_event`: equal to the predictions of the model and of a stream, with errors for invalid sequences."""
+"""`icl.next_event`: agreement with the model and with a stream, and errors for invalid sequences."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_invalid_sequences_are_refused(
         icl.next_event(model, times, marks)
 
 
-def test_errors_of_models_of_functions_and_of_events_name_the_other_function(model: Backbone) -> None:
+def test_the_error_for_an_unsuitable_model_names_the_function_to_use(model: Backbone) -> None:
     with refused("not-applicable", "icl.next_event"):
         icl.predict(model, TIMES, MARKS, TIMES)
     with refused("not-applicable", "icl.predict"):
@@ -90,7 +90,7 @@ def test_times_of_a_run_are_in_the_unit_of_its_training_file(tmp_path: Path) -> 
     run = icl.train(icl.task("events", "smoke", path=str(path)), "thp", results=tmp_path / "results", steps=5)
     trained = icl.load(run)
     unit = trained.family.time_unit
-    assert unit > 10  # the mean gap of the training file
+    assert unit > 10  # the unit is the mean gap of the training file
     expected = icl.next_event(trained.model, TIMES, MARKS)
     for model in (run, trained):
         frame = icl.next_event(model, unit * TIMES, MARKS)
@@ -119,7 +119,7 @@ def test_the_range_of_times_is_checked_in_the_unit_of_the_model(
 
 @pytest.fixture(scope="module")
 def date_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
-    """Models of sequences in seconds since 1970. Each sequence is observed from its first event."""
+    """Models that were trained on times in seconds since 1970. Each sequence is observed from its first event."""
     folder = tmp_path_factory.mktemp("dates")
     times, marks = sequence_files.sequences(count=20, kinds=3)
     path = sequence_files.write_jsonl(folder / "events.jsonl", [1.7e9 + 64 * time for time in times], marks)
@@ -129,8 +129,8 @@ def date_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
 
 @pytest.mark.parametrize("start", [None, 1.7e9 - 30.0])
 @pytest.mark.parametrize("name", ["cnp", "gpt2"])
-def test_predictions_are_those_of_a_stream(name: str, start: float | None, date_models: dict[str, Trained]) -> None:
-    """The start is the first event, as in training, or a given time."""
+def test_predictions_equal_those_of_a_stream(name: str, start: float | None, date_models: dict[str, Trained]) -> None:
+    """The observation starts at the first event, as in training, or at a given time."""
     trained, times, marks = date_models[name], 1.7e9 + 40 * TIMES, MARKS
     frame = icl.next_event(trained, times, marks, start=start)
     assert len(frame) == (3 if start is None else 4), "a start is not an event"
@@ -150,7 +150,7 @@ def test_predictions_are_those_of_a_stream(name: str, start: float | None, date_
 
 @pytest.mark.parametrize("name", ["cnp", "gpt2"])
 def test_no_prediction_is_infinite(name: str, date_models: dict[str, Trained]) -> None:
-    """Dates in a sequence that starts at 0 have finite predictions or raise an error."""
+    """Dates in a sequence that starts at 0 give finite predictions or raise an error."""
     try:
         frame = icl.next_event(date_models[name], 1.7e9 + 40 * TIMES, MARKS, start=0.0)
     except UsageError as error:
@@ -159,7 +159,7 @@ def test_no_prediction_is_infinite(name: str, date_models: dict[str, Trained]) -
         assert np.isfinite(frame.to_numpy(float)).all()
 
 
-def test_a_start_is_a_time_or_the_first_event(model: Backbone) -> None:
+def test_the_start_must_be_a_time_before_the_first_event_or_first(model: Backbone) -> None:
     assert len(icl.next_event(model, TIMES, MARKS, start="first")) == 3
     with refused("bad-value", "start", "'soon'"):
         icl.next_event(model, TIMES, MARKS, start="soon")

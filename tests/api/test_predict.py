@@ -1,4 +1,4 @@
-"""`icl.predict` and `icl.load`: arrays are predicted as by the model, and invalid arrays raise errors."""
+"""`icl.predict` and `icl.load`: agreement with the model, types of inputs, and errors for invalid arrays."""
 
 import copy
 import doctest
@@ -25,7 +25,7 @@ RNG = np.random.default_rng(0)
 X, Y, QUERIES = RNG.normal(size=(8, 10)), RNG.normal(size=8), RNG.normal(size=(3, 10))
 
 
-def test_predictions_are_those_of_the_model(run: Run) -> None:
+def test_predictions_equal_those_of_the_model(run: Run) -> None:
     model = icl.load(run)
     mean, std = model.predict(X, Y, QUERIES, return_std=True)
     points = Points.full(torch.tensor(X).float()[None], torch.tensor(Y).float()[None, :, None])
@@ -119,7 +119,7 @@ def test_a_context_may_be_empty(run: Run) -> None:
         ((X[None][:0], Y[None][:0], QUERIES[None][:0]), ["X_context", (0, 8, 10)]),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused(run: Run, arrays: tuple, names: list[object]) -> None:
+def test_arrays_of_unsuitable_shapes_or_values_are_refused(run: Run, arrays: tuple, names: list[object]) -> None:
     with refused("bad-value", *names):
         icl.predict(run, *arrays)
 
@@ -144,7 +144,7 @@ def test_many_queries_are_predicted_in_several_passes(run: Run, monkeypatch: pyt
 def test_predictions_that_are_not_finite_raise_an_error() -> None:
     model = icl.backbone("cnp", icl.task("linear", "smoke", dim=10), width=8)
     with torch.no_grad():
-        next(model.parameters()).fill_(torch.inf)  # large finite weights overflow on some processors only
+        next(model.parameters()).fill_(torch.inf)  # large finite weights would overflow only on some processors
     with refused("not-finite"):
         icl.predict(model, X, Y, QUERIES)
 
@@ -160,7 +160,7 @@ def test_requests_that_the_model_cannot_answer_are_refused() -> None:
         icl.predict("ridge", X, Y, QUERIES)
 
 
-def test_classes_are_labels_and_probabilities(classifier_run: Run) -> None:
+def test_classifiers_predict_labels_and_probabilities(classifier_run: Run) -> None:
     labels = np.arange(8) % 5
     trained = icl.load(classifier_run)
     probabilities = trained.predict_proba(X, labels, QUERIES)
@@ -197,14 +197,14 @@ def test_examples_in_docstrings_are_correct() -> None:
 
 
 class _Wave(Backbone[CNP.Settings], abstract=True):
-    """Predicts that all outputs are the same standard normal number, up to noise of standard deviation 0.1."""
+    """Predicts that all outputs equal one standard normal number, up to noise with standard deviation 0.1."""
 
     def predict_targets(self, context: Points, x_target: Tensor, related: Points | None = None) -> JointGaussian:
         ones = torch.ones_like(x_target)
         return JointGaussian(0 * ones, ones.unsqueeze(-1), 0.1 * ones)
 
 
-def test_samples_are_functions_only_if_the_model_predicts_a_joint_distribution() -> None:
+def test_samples_are_correlated_only_if_the_model_predicts_a_joint_distribution() -> None:
     task = icl.task("gp-mixture", "smoke")
     joint, independent = _Wave(CNP.Settings(), task.shape), icl.CNP(task, width=8)
     x, queries = np.zeros((3, 1)), np.linspace(-1, 1, 7)[:, None]
@@ -224,7 +224,7 @@ def test_samples_are_functions_only_if_the_model_predicts_a_joint_distribution()
         icl.sample_y(independent, x, np.zeros(3), queries, 0)
 
 
-def test_a_model_of_joint_distributions_reads_all_queries_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_joint_distribution_is_predicted_for_all_queries_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("iclbench.api.predict._QUERIES_PER_PASS", 2)
     pass_sizes: list[int] = []
 

@@ -12,7 +12,7 @@ from iclbench.api.progress import progress_bar
 SIZE = {"layers": 1, "width": 16, "heads": 2}
 
 
-def test_a_notebook_has_one_line_that_is_updated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_shows_one_line_that_is_updated(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
 
     class Handle:
@@ -45,7 +45,7 @@ def test_nothing_is_printed_if_output_is_piped(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with progress_bar("gpt2", 10) as update:
         update(10, "loss 0.5")
@@ -56,7 +56,7 @@ def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_front_end_without_updates_raises_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_works_in_a_front_end_that_does_not_support_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     display_module: Any = types.ModuleType("IPython.display")
     display_module.display = lambda *_, **__: None
     for name, module in (

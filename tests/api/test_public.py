@@ -1,4 +1,4 @@
-"""The public names of `import iclbench as icl`: imported on first use, complete, and not hidden by modules."""
+"""The public names of `import iclbench as icl` are imported on first use, complete, and not hidden by modules."""
 
 import ast
 import importlib
@@ -20,7 +20,7 @@ def test_importing_iclbench_imports_no_large_package() -> None:
     assert not {"torch", "pandas", "numpy", "pydantic", "typer", "rich"} & set(loaded)
 
 
-def test_imports_of_all_modules_replace_no_public_name() -> None:
+def test_importing_all_modules_does_not_replace_public_names() -> None:
     values = {name: getattr(icl, name) for name in icl.__all__}
     for module in pkgutil.walk_packages(icl.__path__, "iclbench."):
         if not module.name.endswith("__main__") and "scan_triton" not in module.name and "mamba_ssm" not in module.name:
@@ -39,7 +39,7 @@ def test_every_public_name_is_documented(name: str) -> None:
 
 
 def stub_names() -> dict[str, list[str]]:
-    """The names in `iclbench/__init__.pyi` by the module that they are imported from."""
+    """The names in `iclbench/__init__.pyi`, by the module from which they are imported."""
     names: dict[str, list[str]] = {}
     for node in ast.parse(Path(icl.__file__).with_suffix(".pyi").read_text()).body:
         if isinstance(node, ast.ImportFrom):
@@ -48,7 +48,7 @@ def stub_names() -> dict[str, list[str]]:
     return names
 
 
-def test_the_stub_has_the_architectures_of_the_registry() -> None:
+def test_the_stub_lists_all_registered_architectures() -> None:
     entries = {name: BACKBONES.entry(name) for name in BACKBONES.architectures()}
     classes = {name: entry.target.partition(":")[2] for name, entry in entries.items() if entry.package == "iclbench"}
     assert sorted(stub_names()["iclbench.api.architectures"]) == sorted(classes.values())
@@ -58,7 +58,7 @@ def test_the_stub_has_the_architectures_of_the_registry() -> None:
         assert list(inspect.signature(function).parameters) == ["task", "seed", "settings"]
 
 
-def test_names_of_the_stub_are_those_of_their_modules() -> None:
+def test_names_in_the_stub_exist_in_their_modules() -> None:
     all_names = [name for names in stub_names().values() for name in names]
     assert sorted([*all_names, "__version__"]) == sorted(icl.__all__)
     for module, names in stub_names().items():

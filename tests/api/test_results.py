@@ -1,4 +1,4 @@
-"""Results folders: their tables as frames, their report, and charts."""
+"""Results folders: tables as data frames, reports, and charts."""
 
 import json
 import math
@@ -30,7 +30,7 @@ def test_a_results_folder_has_tables_runs_and_a_report(run: Run, results: Path) 
         icl.open_results(results / "absent")
 
 
-def test_missing_sections_and_pictures_of_a_report_are_warnings(
+def test_missing_sections_and_pictures_of_a_report_raise_warnings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = SimpleNamespace(
@@ -55,19 +55,19 @@ def scores(linear: Task, run: Run) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def charts(scores: pd.DataFrame) -> dict[str, alt.TopLevelMixin]:
-    """All charts of these scores, with default arguments."""
+    """All charts of the scores, with default arguments."""
     names = ("learning_curves", "extrapolation", "shifts", "leaderboard", "heat_map")
     return {name: getattr(icl.plot, name)(scores) for name in names}
 
 
 @pytest.fixture(scope="module")
 def specs(charts: dict[str, alt.TopLevelMixin]) -> dict[str, str]:
-    """The validated Vega-Lite specifications of the charts."""
+    """The Vega-Lite specifications of the charts, which Altair has validated."""
     return {name: chart.to_json() for name, chart in charts.items()}
 
 
 @pytest.mark.parametrize("chart", ["learning_curves", "extrapolation", "shifts", "leaderboard", "heat_map"])
-def test_charts_are_altair_charts_with_all_contestants(
+def test_every_chart_is_an_altair_chart_with_all_contestants(
     chart: str, charts: dict[str, alt.TopLevelMixin], specs: dict[str, str]
 ) -> None:
     assert isinstance(charts[chart], alt.TopLevelMixin)
@@ -78,7 +78,7 @@ def test_charts_are_altair_charts_with_all_contestants(
 
 
 @pytest.mark.slow
-def test_a_chart_has_the_requested_metric(scores: pd.DataFrame, specs: dict[str, str]) -> None:
+def test_a_chart_shows_the_requested_metric(scores: pd.DataFrame, specs: dict[str, str]) -> None:
     for chart in (icl.plot.learning_curves, icl.plot.extrapolation, icl.plot.shifts):
         assert "log-likelihood" in chart(scores, metric="log_likelihood").to_json(validate=False)
         assert "log-likelihood" not in specs[chart.__name__]
@@ -128,7 +128,7 @@ def test_the_leaderboard_ranks_accuracies_and_tests_of_a_family() -> None:
 
 
 @pytest.mark.parametrize(("outlier", "is_log"), [("knn-3", False), ("tnp", True)])
-def test_one_huge_error_does_not_squeeze_the_others(outlier: str, is_log: bool) -> None:
+def test_the_axis_of_the_leaderboard_is_robust_to_one_huge_error(outlier: str, is_log: bool) -> None:
     values = {"ridge": 0.1, "mamba": 0.6, "zero": 0.7, "tnp": 0.72, "knn-3": 0.8, outlier: 800.0}
     kinds = {"mamba": "backbone", "tnp": "backbone"}
     rows = pd.DataFrame({"contestant": values.keys(), "value": values.values()})
@@ -164,7 +164,7 @@ def test_charts_without_rows_or_of_an_ambiguous_task_are_refused(scores: pd.Data
     assert "orthants" in icl.plot.leaderboard(two_tasks, "other", shift="orthants").to_json(validate=False)
 
 
-def test_tasks_and_presets_may_have_any_spelling() -> None:
+def test_names_of_tasks_and_presets_are_normalised() -> None:
     rows = icl.evaluate(["zero", "ridge"], icl.task("noisy-linear", "smoke", dim=2, points=3, episodes=4))
     chart = icl.plot.learning_curves(rows, task="Noisy_Linear", preset="SMOKE")
     assert "ridge" in chart.to_json(validate=False)

@@ -1,4 +1,4 @@
-"""`icl.task`: episodes by seed, shifts, and invalid arguments."""
+"""`icl.task`: seeds of episodes, shifts, and invalid arguments."""
 
 import doctest
 
@@ -38,14 +38,14 @@ def test_a_shift_of_inputs_does_not_change_functions() -> None:
         ("linear", "smoke", {"head": "categorical"}, "not-applicable", ["head", "'categorical'"]),
     ],
 )
-def test_invalid_arguments_are_refused_when_the_task_is_made(
+def test_invalid_arguments_are_refused_when_the_task_is_created(
     name: str, preset: str, changes: dict, code: str, names: list[str]
 ) -> None:
     with refused(code, *names):
         icl.task(name, preset, **changes)
 
 
-def test_the_repr_of_a_task_is_its_call() -> None:
+def test_the_repr_of_a_task_is_the_call_that_creates_it() -> None:
     assert repr(icl.task("linear", "smoke", dim=2)) == "task('linear', preset='smoke', dim=2)"
 
 

@@ -1,4 +1,4 @@
-"""The notebook of the tour runs, and its model learns."""
+"""The notebook of the tour runs without errors, and its model learns."""
 
 import json
 from pathlib import Path
@@ -9,12 +9,12 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = json.loads((ROOT / "examples" / "tour.ipynb").read_text())
-# Replacements of code that trains for many steps.
+# Replacements that shorten the training in the notebook.
 SHORTENED = {"steps=500": "steps=20", 'name="tour", ': 'name="tour", steps=20, '}
 
 
 def run_notebook(folder: Path, replacements: dict[str, str]) -> dict[str, Any]:
-    """The global names after all cells of the notebook ran in an empty folder."""
+    """Run all cells of the notebook in an empty folder, and return the global names."""
     cells = ["".join(cell["source"]) for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
     for code, replacement in replacements.items():
         assert sum(cell.count(code) for cell in cells) == 1
@@ -37,7 +37,7 @@ def test_every_cell_of_the_notebook_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_model_of_the_notebook_scores_above_a_third(tmp_path: Path) -> None:
+def test_the_model_of_the_notebook_scores_above_one_third(tmp_path: Path) -> None:
     scope = run_notebook(tmp_path, {})
     scores: pd.DataFrame = scope["scores"]
     score = scores.query("metric == 'score' and contestant == 'mamba' and shift == 'none'").iloc[0]

@@ -1,4 +1,6 @@
-"""`icl.fit` and `icl.train`: equal weights in memory and in a folder, and settings scaled to the number of steps."""
+"""`icl.fit` and `icl.train`: equal weights in memory and in a folder, settings that scale with the steps, and
+errors.
+"""
 
 import contextlib
 from pathlib import Path
@@ -29,7 +31,7 @@ def test_the_command_train_and_fit_give_equal_weights(tmp_path: Path) -> None:
     assert run.weights.read_bytes() == command_weights.read_bytes()
     assert icl.train(task, "gpt2", seed=3, results=tmp_path / "function", settings=SIZE, steps=12).finished
     model = icl.GPT2(task, seed=3, **SIZE)
-    # In a run, warm-up and curriculum are not scaled with the steps.
+    # Unlike `fit`, a run does not scale warm-up and curriculum with the steps.
     history = icl.fit(model, task, seed=3, progress=False, **{"steps": 12} | _unscaled(task))
     assert isinstance(history, pd.DataFrame) and history["step"].iloc[-1] == 12
     for name, weights in run.load().state_dict().items():
@@ -62,7 +64,7 @@ def test_a_given_part_of_the_curriculum_does_not_change_the_other_part() -> None
     assert settings.curriculum.dims.every == max(1, round(preset.curriculum.dims.every / preset.steps))
 
 
-def test_callbacks_see_every_step_and_losses_fall() -> None:
+def test_callbacks_are_called_after_every_step_and_losses_decrease() -> None:
     task = icl.task("linear", "smoke", dim=2)
     steps: list[int] = []
 
@@ -91,7 +93,7 @@ def test_invalid_settings_are_refused(change: dict, code: str, names: list[objec
         icl.fit(icl.GPT2(task, **SIZE), task, **{"steps": 2, **change}, progress=False)
 
 
-def test_a_model_that_does_not_fit_the_task_is_refused() -> None:
+def test_a_model_that_is_unsuitable_for_the_task_is_refused() -> None:
     task, other = icl.task("linear", "smoke", dim=2), icl.task("linear", "smoke", dim=3)
     with refused("not-applicable", "x_dim=2", "dim=3", "x_dim=3"):
         icl.fit(icl.GPT2(task, **SIZE), other)
@@ -142,7 +144,7 @@ def test_models_in_memory_are_not_evaluated_during_training() -> None:
     assert history["step"].tolist() == [1]
 
 
-def test_registered_names_of_models_include_variants() -> None:
+def test_the_registered_name_of_a_model_distinguishes_its_variants() -> None:
     task = icl.task("linear", "smoke", dim=2)
     for name in ("gpt2", "gpt2-rotary", "coqe-learned", "cnp"):
         assert registered_name(icl.backbone(name, task)) == name
