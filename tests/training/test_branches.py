@@ -1,4 +1,4 @@
-"""The schedule warm-up, constant, decay; and branches, which are shorter runs within a longer one."""
+"""The schedule with warm-up, constant rate and decay, and branches, which are shorter runs within a longer run."""
 
 import math
 import os
@@ -35,7 +35,7 @@ from tests.refusals import refused
 from tests.training.test_run import have_same_weights, new_run, weights
 
 STABLE = "train.schedule=warmup-stable-decay"
-# Branches of 10 and 20 steps, which start at steps 8 and 16.
+# Branches of 10 and 20 steps, which leave the run at steps 8 and 16.
 BRANCHED = (STABLE, "train.steps=40", "train.branches=[0.5, 0.25]", "train.checkpoint_every=3")
 WRITTEN = ["branch-000000010.safetensors", "branch-000000020.safetensors", "model.safetensors", "values.parquet"]
 
@@ -52,7 +52,7 @@ def are_equal(weights_a: dict[str, torch.Tensor], weights_b: dict[str, torch.Ten
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run with branches that was not interrupted."""
+    """A finished run with branches that was not interrupted."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     card = folder / "tiny-linear.toml"
     card.write_text(tomli_w.dumps(small_card()))
@@ -61,7 +61,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
-def test_the_rate_is_warm_up_constant_and_decay_to_zero_over_the_last_fifth() -> None:
+def test_the_learning_rate_warms_up_is_constant_and_decays_to_zero_in_the_last_fifth() -> None:
     settings = TrainSettings(steps=20, warmup=4, lr=2.0, schedule="warmup-stable-decay")
     rates = [learning_rate(settings, step) for step in range(20)]
     assert rates == [0.5, 1.0, 1.5, 2.0, *[2.0] * 12, 2.0, 1.5, 1.0, 0.5]
@@ -69,7 +69,7 @@ def test_the_rate_is_warm_up_constant_and_decay_to_zero_over_the_last_fifth() ->
     assert on_branch == [*rates[:8], 2.0, 1.0]
 
 
-def test_if_warm_up_and_decay_overlap_the_rate_is_the_lower_one() -> None:
+def test_if_warm_up_and_decay_overlap_the_lower_learning_rate_is_used() -> None:
     settings = TrainSettings(steps=10, warmup=16, lr=1.0, schedule="warmup-stable-decay")
     assert [learning_rate(settings, step) for step in (0, 7, 8, 9)] == [1 / 16, 8 / 16, 9 / 16, 0.5]
     short_settings = TrainSettings(steps=3, lr=1.0, schedule="warmup-stable-decay")
@@ -86,13 +86,13 @@ def test_if_warm_up_and_decay_overlap_the_rate_is_the_lower_one() -> None:
         {"branches": [1.0], "schedule": "warmup-stable-decay"},
     ],
 )
-def test_impossible_branches_are_refused(settings: dict[str, object]) -> None:
+def test_invalid_branches_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="branches") as error:
         validate(TrainSettings, {"steps": 100, **settings}, "mine.toml")
     assert "\n" not in str(error.value)
 
 
-def test_a_run_with_branches_is_another_run_of_the_same_variant() -> None:
+def test_runs_with_and_without_branches_are_different_runs_of_one_variant() -> None:
     plain, branched = (
         resolve_run("linear", "gpt2", "smoke", 0, [STABLE, *overrides]) for overrides in ([], [BRANCHED[2]])
     )
@@ -101,9 +101,7 @@ def test_a_run_with_branches_is_another_run_of_the_same_variant() -> None:
 
 
 @pytest.mark.slow
-def test_the_run_is_the_same_bit_for_bit_with_and_without_branches(
-    uninterrupted: Run, card_path: Path, tmp_path: Path
-) -> None:
+def test_branches_do_not_change_the_run_in_any_bit(uninterrupted: Run, card_path: Path, tmp_path: Path) -> None:
     unbranched = new_run(card_path, tmp_path, STABLE, "train.steps=40", "train.checkpoint_every=3")
     train(unbranched)
     assert have_same_weights(uninterrupted, unbranched)
@@ -113,8 +111,10 @@ def test_the_run_is_the_same_bit_for_bit_with_and_without_branches(
 
 
 @pytest.mark.parametrize("steps", [10, 20])
-def test_a_branch_equals_a_run_of_its_length(uninterrupted: Run, steps: int, card_path: Path, tmp_path: Path) -> None:
-    """Warm-up and curriculum are the same, because the card gives them in steps."""
+def test_a_branch_equals_a_run_with_as_many_steps(
+    uninterrupted: Run, steps: int, card_path: Path, tmp_path: Path
+) -> None:
+    """Warm-up and curriculum are equal, because the card specifies them in steps."""
     separate = new_run(card_path, tmp_path, STABLE, f"train.steps={steps}")
     train(separate)
     assert are_equal(branch(uninterrupted, steps), weights(separate))
@@ -154,17 +154,17 @@ def test_branches_are_reported_separately_from_the_run(card_path: Path, tmp_path
     assert training_steps == list(range(1, run.config.train.steps + 1)), "the reports of the run do not change"
 
 
-def test_branches_count_in_the_steps_and_seconds_of_the_run(uninterrupted: Run) -> None:
+def test_branches_are_included_in_the_steps_and_seconds_of_the_run(uninterrupted: Run) -> None:
     costs = tables.read("costs", uninterrupted.path / "costs.parquet").set_index(["phase", "metric"])["value"]
     assert costs["train", "steps"] == 40 + 2 + 4
     assert costs["train_step", "seconds"] == pytest.approx(costs["train", "seconds"] / 46)
 
 
 @pytest.mark.slow
-def test_the_seconds_of_a_branch_count_once_in_the_run(
+def test_the_seconds_of_a_branch_are_counted_once(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if the run is interrupted on the branch."""
+    """This holds even if the run is interrupted during the branch."""
     original, is_interrupting = Training.step, True
 
     def step(self: Training) -> None:
@@ -189,10 +189,10 @@ class Killed(BaseException):
 
 
 @pytest.mark.slow
-def test_killed_after_any_write_and_continued_gives_the_same_bytes(
+def test_a_run_killed_after_any_write_and_continued_has_identical_files(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process ends after each file of weights and each checkpoint in turn."""
+    """In separate runs, the process is killed after each write of weights or of a checkpoint."""
     original, writes_left = checkpoint.save_tensors, math.inf
     written: list[str] = []
 
@@ -289,7 +289,7 @@ def test_weights_of_another_branch_are_refused(card_path: Path, tmp_path: Path) 
         run.load_branch(20, run.load())
 
 
-def test_a_branch_that_diverges_ends_the_run_at_its_start(
+def test_a_diverging_branch_ends_the_run_at_the_start_of_the_branch(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = Training.step
@@ -308,7 +308,7 @@ def test_a_branch_that_diverges_ends_the_run_at_its_start(
     assert values.loc[values["status"].eq("ok"), "axis_value"].tolist() == list(range(1, 17))
 
 
-def test_the_contestant_of_a_run_loads_its_branches(uninterrupted: Run) -> None:
+def test_a_contestant_can_load_the_branches_of_its_run(uninterrupted: Run) -> None:
     model = uninterrupted.load()
     contestant = contestant_of_loaded_run(uninterrupted, model, "cpu")
     assert list(contestant.branches) == [10, 20]
@@ -351,8 +351,8 @@ def test_evaluated_rows_of_branches_equal_those_of_shorter_runs(
 
 
 @pytest.mark.slow
-def test_rows_of_branches_do_not_replace_those_of_evaluations_in_training(tmp_path: Path) -> None:
-    """Both have the same step and test, but the learning rate has decayed in only one of them."""
+def test_rows_of_branches_do_not_replace_those_of_evaluations_during_training(tmp_path: Path) -> None:
+    """Both rows have the same step and test, but the learning rate has decayed only in the branch."""
     card = tmp_path / "tiny-classes.toml"
     card.write_text(tomli_w.dumps(prototype_card()))
     overrides = [STABLE, "train.steps=20", "train.branches=[0.5]", "train.evaluate_every=10"]

@@ -1,4 +1,4 @@
-"""Checkpoints: the last two are stored, and an invalid one is renamed and the previous one used."""
+"""Checkpoints: the last two are stored. An invalid one is renamed, and the previous one is used."""
 
 import errno
 import json
@@ -31,7 +31,7 @@ Tensors = dict[str, Tensor]
 
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run with checkpoints of steps 6 and 8, of 12."""
+    """An interrupted run of 12 steps, with checkpoints of steps 6 and 8."""
     folder = tmp_path_factory.mktemp("interrupted")
     card = folder / "tiny-linear.toml"
     card.write_text(tomli_w.dumps(small_card()))
@@ -52,13 +52,13 @@ def restored_step(run: Run) -> int:
     return checkpoint.restore(run, backbone, make_optimiser(backbone, run.config.train)).step
 
 
-def names(run: Run) -> list[str]:
+def checkpoint_names(run: Run) -> list[str]:
     return sorted(path.name for path in (run.path / "checkpoints").iterdir())
 
 
 def test_the_last_two_checkpoints_are_stored(run: Run) -> None:
-    """A crash or a full disk may destroy the newest one."""
-    assert names(run) == ["step-000000006.safetensors", "step-000000008.safetensors"]
+    """A crash or a full disk may destroy the latest checkpoint."""
+    assert checkpoint_names(run) == ["step-000000006.safetensors", "step-000000008.safetensors"]
     assert restored_step(run) == 8
     run.checkpoints[-1].unlink()
     assert restored_step(run) == 6
@@ -67,7 +67,7 @@ def test_the_last_two_checkpoints_are_stored(run: Run) -> None:
 def test_a_checkpoint_that_the_file_system_cannot_read_is_not_renamed(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    newest, names_before, open_path = run.checkpoints[-1], names(run), Path.open
+    newest, names_before, open_path = run.checkpoints[-1], checkpoint_names(run), Path.open
 
     def stale(path: Path, *args: Any, **options: Any) -> Any:
         if path == newest:
@@ -78,13 +78,13 @@ def test_a_checkpoint_that_the_file_system_cannot_read_is_not_renamed(
     with refused("unreadable-file", newest, exit_code=1):
         restored_step(run)
     monkeypatch.undo()
-    assert names(run) == names_before and restored_step(run) == 8
+    assert checkpoint_names(run) == names_before and restored_step(run) == 8
 
 
 def test_a_checkpoint_with_the_name_of_another_step_is_not_used(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     run.checkpoints[-1].rename(run.path / "checkpoints" / "step-000000011.safetensors")
     assert restored_step(run) == 6
-    assert names(run) == ["step-000000006.safetensors", "step-000000011.unusable"]
+    assert checkpoint_names(run) == ["step-000000006.safetensors", "step-000000011.unusable"]
     assert "step-000000011.safetensors" in caplog.text and "step 8" in caplog.text
 
 
@@ -149,8 +149,8 @@ def without_a_moment(metadata: Metadata, tensors: Tensors) -> None:
         with_tensors(optimiser__x__step=torch.tensor(1.0)),
     ],
 )
-def test_an_impossible_checkpoint_is_not_used(run: Run, change: Callable[[Metadata, Tensors], None]) -> None:
-    """Even with a correct digest."""
+def test_a_checkpoint_with_invalid_contents_is_not_used(run: Run, change: Callable[[Metadata, Tensors], None]) -> None:
+    """The digest of the checkpoint is correct."""
     newest = run.checkpoints[-1]
     with safe_open(newest, framework="pt") as file:
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
@@ -161,7 +161,7 @@ def test_an_impossible_checkpoint_is_not_used(run: Run, change: Callable[[Metada
     change(metadata, tensors)
     save_file(tensors, newest, with_digest(metadata, tensors))
     assert restored_step(run) == 6
-    assert names(run) == ["step-000000006.safetensors", "step-000000008.unusable"]
+    assert checkpoint_names(run) == ["step-000000006.safetensors", "step-000000008.unusable"]
 
 
 def test_out_of_memory_does_not_count_as_a_damaged_checkpoint(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,4 +171,4 @@ def test_out_of_memory_does_not_count_as_a_damaged_checkpoint(run: Run, monkeypa
     monkeypatch.setattr(checkpoint, "_load", run_out_of_memory)
     with pytest.raises(OutOfMemoryError, match=r"-o train\.batch"):
         restored_step(run)
-    assert names(run) == ["step-000000006.safetensors", "step-000000008.safetensors"]
+    assert checkpoint_names(run) == ["step-000000006.safetensors", "step-000000008.safetensors"]

@@ -1,4 +1,4 @@
-"""Diverged runs: their record and their learning curve."""
+"""Diverged runs: the record of the divergence and the learning curve."""
 
 import pickle
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_a_diverged_configuration_is_not_trained_again(
 ) -> None:
     run = diverged(card_path, tmp_path)
     with monkeypatch.context() as patched:
-        patched.delattr(TrainingData, "batch")  # nothing is drawn
+        patched.delattr(TrainingData, "batch")  # no batch may be sampled
         overrides = [part for override in DIVERGING for part in ("-o", override)]
         command = ["train", str(card_path), "gpt2", "--preset", "smoke", "--seed", "3", "--results", str(tmp_path)]
         assert main([*command, *overrides]) == 1
@@ -44,7 +44,7 @@ def test_a_diverged_configuration_is_not_trained_again(
         train(run)
 
 
-def test_eval_names_the_runs_if_all_have_diverged(
+def test_eval_names_all_runs_if_all_have_diverged(
     card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = diverged(card_path, tmp_path)
@@ -64,7 +64,7 @@ def test_another_configuration_trains_and_removes_the_record(card_path: Path, tm
     assert set(curve["status"]) == {"ok"}
 
 
-def test_the_curve_ends_with_a_failed_row_with_the_reason(card_path: Path, tmp_path: Path) -> None:
+def test_the_learning_curve_ends_with_a_failed_row_that_has_the_reason(card_path: Path, tmp_path: Path) -> None:
     run = diverged(card_path, tmp_path)
     error = run.recorded_divergence
     assert error is not None
@@ -78,7 +78,7 @@ def test_the_curve_ends_with_a_failed_row_with_the_reason(card_path: Path, tmp_p
 def test_a_run_whose_final_weights_are_not_finite_is_not_finished(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loss of the last step does not depend on the final weights."""
+    """The loss of the last step is computed before the final update, so it does not detect this divergence."""
     steps = 0
 
     def descend(loss: torch.Tensor, backbone: GPT2, *arguments: object) -> None:
@@ -94,7 +94,7 @@ def test_a_run_whose_final_weights_are_not_finite_is_not_finished(
     assert not run.finished and run.checkpoint_step == 9
 
 
-def test_a_buffer_that_is_infinite_at_the_start_is_not_a_divergence(
+def test_a_buffer_that_is_infinite_from_the_start_is_not_a_divergence(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = GPT2.__init__

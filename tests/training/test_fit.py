@@ -1,4 +1,4 @@
-"""Training in memory, from a task or a family, with callbacks."""
+"""Training in memory: from a task or a family, and with callbacks."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def test_training_on_a_family_is_deterministic() -> None:
     assert not models[0].training and first.seconds > 0
 
 
-def test_training_in_memory_gives_the_weights_of_a_run(card_path: Path, tmp_path: Path) -> None:
+def test_training_in_memory_gives_the_same_weights_as_a_run(card_path: Path, tmp_path: Path) -> None:
     run = new_run(card_path, tmp_path)
     train(run)
     model = run.config.build(run.config.task.build())
@@ -50,8 +50,8 @@ def test_training_in_memory_gives_the_weights_of_a_run(card_path: Path, tmp_path
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in weights(run).items())
 
 
-def test_parameter_groups_have_their_factors_of_the_learning_rate() -> None:
-    """In S4, the parameters of the state-space systems have a smaller learning rate, as in the authors' code."""
+def test_the_learning_rate_of_a_parameter_group_is_scaled_by_its_factor() -> None:
+    """In S4, the parameters of the state-space systems have a smaller learning rate, as in the code of the authors."""
     settings = S4.Settings(layers=1, width=8, state=4, rate_factor=0.25)
     training = Training(
         S4(settings, TaskShape(x_dim=FAMILY.x_dim, points=6)),
@@ -72,7 +72,7 @@ def test_callbacks_are_called_after_every_step_in_order() -> None:
     assert calls == [(name, step, logged_count) for step, logged_count in ((1, 0), (2, 1), (3, 2)) for name in "ab"]
 
 
-def test_in_a_pause_time_is_not_counted_and_the_model_is_in_eval_mode() -> None:
+def test_during_a_pause_time_is_not_counted_and_the_model_is_in_eval_mode() -> None:
     model = tiny_model()
     modes: list[bool] = []
 
@@ -102,12 +102,12 @@ def test_a_family_without_points_is_refused() -> None:
         fit(tiny_model(), FAMILY, SETTINGS)
 
 
-def test_evaluations_without_a_folder_are_refused() -> None:
+def test_evaluations_during_training_in_memory_are_refused() -> None:
     with refused("bad-value", "evaluate_every"):
         fit(tiny_model(), FAMILY, SETTINGS.model_copy(update={"evaluate_every": 5}), points=4)
 
 
-def test_a_run_with_evaluations_is_not_trained_without_a_monitor(tmp_path: Path) -> None:
+def test_a_run_with_evaluations_cannot_be_trained_without_a_monitor(tmp_path: Path) -> None:
     config = resolve_run("bursty", "transformer", "smoke")
     assert config.train.evaluate_every
     run = create(tmp_path, config)

@@ -1,5 +1,5 @@
-"""Training in several processes: losses equal those of one process up to rounding, and runs continue with another
-number of processes."""
+"""Training in several processes: losses equal those of a single process up to rounding, and runs can be continued with
+another number of processes."""
 
 import os
 import signal
@@ -36,8 +36,8 @@ from tests.forked import FORKS
 from tests.refusals import refused
 
 
-class Doubled(TrainingData):
-    """Episodes in double precision; every third has fewer scored points, and one has none."""
+class DoublePrecisionData(TrainingData):
+    """Episodes in double precision. Every third episode has fewer scored points, and one episode has none."""
 
     def batch(self, settings: TrainSettings, seed: int, step: int, device: str = "cpu") -> Episodes:
         episodes = super().batch(settings, seed, step, device).to(dtype=torch.float64)
@@ -53,7 +53,7 @@ def losses(name: str, double: bool, steps: int, processes: Processes) -> list[fl
     backbone = config.build(family)
     data = TrainingData.of(config.task, family)
     if double:
-        backbone, data = backbone.double(), Doubled(data.family, data.points)
+        backbone, data = backbone.double(), DoublePrecisionData(data.family, data.points)
     training = Training(backbone, data, config.train, 0, "cpu", processes)
     step_losses = []
     for _ in range(steps):
@@ -90,7 +90,9 @@ def losses_of_two(name: str, double: bool, steps: int, path: Path, port: int) ->
     ],
 )
 def test_two_processes_have_the_losses_of_one(name: str, double: bool, steps: int, port: int, tmp_path: Path) -> None:
-    """At each step, for an odd batch size: up to 1e-10 in double precision and 1e-4 in single precision."""
+    """At every step, for an odd batch size, losses are equal up to 1e-10 in double precision and 1e-4 in single
+    precision.
+    """
     expected = torch.tensor(losses(name, double, steps, SINGLE_PROCESS), dtype=torch.float64)
     actual = losses_of_two(name, double, steps, tmp_path / "losses.pt", port)
     assert len(expected.unique()) == steps
@@ -116,7 +118,9 @@ def train(results: Path, *arguments: str) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 def test_a_run_continues_with_another_number_of_processes(tmp_path: Path) -> None:
-    """Two processes, one, and two again, each interrupted by Ctrl-C; the learning curve is that of one process."""
+    """The run is trained by two processes, then one, then two again. Ctrl-C interrupts each part but the last. The
+    learning curve equals that of a single process.
+    """
     single = train(tmp_path / "one")
     assert single.wait(120) == 0
     run = tmp_path / "r" / "runs" / "linear-gpt2-smoke-s0"
@@ -143,7 +147,7 @@ def test_a_run_continues_with_another_number_of_processes(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_the_end_of_another_process_is_reported(tmp_path: Path) -> None:
+def test_the_unexpected_end_of_another_process_is_reported(tmp_path: Path) -> None:
     process = train(tmp_path / "r", "--processes", "2", "-o", "train.steps=100000")
     run = tmp_path / "r" / "runs" / "linear-gpt2-smoke-s0"
     while not list(run.glob("checkpoints/step-*")):
@@ -178,7 +182,7 @@ def test_backbones_that_do_not_support_several_processes_are_refused() -> None:
     Processes(0, 1).check(backbone, 1)
 
 
-def test_torchrun_and_the_option_processes_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchrun_and_the_option_processes_must_not_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("WORLD_SIZE", "4")
     with refused("conflict", "torchrun", 4, "--processes 2"), start_processes(2, []):
@@ -205,7 +209,7 @@ def test_inconsistent_variables_are_refused(
 @pytest.mark.parametrize(
     ("backbone", "count", "name"), [("gpt2", "4096", "--processes 4096"), ("np", "2", "shares_batches")]
 )
-def test_processes_that_are_not_possible_are_refused_before_training(
+def test_an_impossible_number_of_processes_is_refused_before_training(
     backbone: str, count: str, name: str, card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["train", str(card_path), backbone, "--preset", "smoke", "--processes", count]
@@ -221,7 +225,7 @@ def test_several_processes_on_one_gpu_are_refused() -> None:
 
 @pytest.mark.slow
 def test_processes_end_when_the_first_one_is_killed(tmp_path: Path) -> None:
-    """Also before they are connected."""
+    """This holds even before the processes are connected."""
     command = [sys.executable, "-m", "iclbench", "train", "linear", "gpt2", "--preset", "smoke", "--processes", "2"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([*command, "--results", str(tmp_path)], env=environment, stderr=subprocess.DEVNULL)
@@ -266,7 +270,7 @@ def test_a_process_stops_waiting_for_the_others_after_a_timeout(
 
 
 def test_ctrl_c_ends_the_wait_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch does not react to signals while it waits."""
+    """While torch waits, it does not react to signals."""
     with socket.socket() as free_socket:
         free_socket.bind(("127.0.0.1", 0))
         variables = {

@@ -23,7 +23,7 @@ from tests.refusals import refused
 
 
 def with_digest(metadata: dict[str, str], tensors: dict[str, torch.Tensor]) -> dict[str, str]:
-    """The metadata of a checkpoint with the correct digest."""
+    """Add the correct digest to the metadata of a checkpoint."""
     unsealed = {key: text for key, text in metadata.items() if key != "digest"}
     return unsealed | {"digest": checkpoint._digest(tensors, unsealed)}
 
@@ -33,7 +33,7 @@ def new_run(card: Path, results: Path, *overrides: str) -> Run:
 
 
 def stop_at(step: int) -> StepReport:
-    """A reporter that interrupts this process when a step is reported."""
+    """Return a reporter that interrupts this process when the given step is reported."""
 
     def report(finished_step: int, loss: float) -> None:
         if finished_step == step:
@@ -51,7 +51,7 @@ def have_same_weights(a: Run, b: Run) -> bool:
     return weights_a.keys() == weights_b.keys() and all(torch.equal(weights_a[k], weights_b[k]) for k in weights_a)
 
 
-def test_an_interrupted_run_equals_an_uninterrupted_one_bit_for_bit(card_path: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_equals_an_uninterrupted_one_in_every_bit(card_path: Path, tmp_path: Path) -> None:
     uninterrupted = new_run(card_path, tmp_path / "a")
     train(uninterrupted)
     interrupted = new_run(card_path, tmp_path / "b")
@@ -63,7 +63,7 @@ def test_an_interrupted_run_equals_an_uninterrupted_one_bit_for_bit(card_path: P
     assert (uninterrupted.path / "values.parquet").read_bytes() == (interrupted.path / "values.parquet").read_bytes()
 
 
-def test_weights_depend_on_the_seed_only(card_path: Path, tmp_path: Path) -> None:
+def test_weights_depend_only_on_the_seed(card_path: Path, tmp_path: Path) -> None:
     runs = [
         create(tmp_path / n, resolve_run(str(card_path), "gpt2", "smoke", s)) for n, s in [("a", 0), ("b", 0), ("c", 1)]
     ]
@@ -159,11 +159,11 @@ def test_weights_of_another_run_are_refused(card_path: Path, tmp_path: Path) -> 
     run.load()
 
 
-def test_weights_of_an_older_configuration_can_be_used_after_the_card_changed_its_baselines(
+def test_weights_of_an_older_configuration_can_be_used_after_the_baselines_of_the_card_change(
     card_path: Path, tmp_path: Path
 ) -> None:
     run = new_run(card_path, tmp_path)
-    # The configuration of a version without the settings `evaluators` and `compile`.
+    # Write the configuration of an older version, which has no settings `evaluators` and `compile`.
     text = (run.path / "config.toml").read_text()
     before_train, train_section = text.split("[train]")
     older_text = (
@@ -216,7 +216,7 @@ def test_reserved_names_are_refused(card_path: Path, tmp_path: Path, name: str) 
         create(tmp_path, resolve_run(str(card_path), "gpt2", "smoke"), name)
 
 
-def test_errors_of_a_family_are_not_errors_of_the_results_folder(
+def test_os_errors_of_a_family_are_not_attributed_to_the_results_folder(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from iclbench.families.linear import Linear
@@ -269,13 +269,15 @@ def _hold(run: Run, ready, release) -> None:
         release.wait(60)
 
 
-def test_the_error_for_a_name_with_other_settings_names_the_difference(card_path: Path, tmp_path: Path) -> None:
+def test_the_error_for_an_existing_name_with_other_settings_names_the_difference(
+    card_path: Path, tmp_path: Path
+) -> None:
     train(new_run(card_path, tmp_path))
     with pytest.raises(UsageError, match=r"train\.lr: 0\.001 -> 0\.5"):
         new_run(card_path, tmp_path, "train.lr=0.5")
 
 
-def test_a_run_follows_the_evaluation_settings_of_its_card(card_path: Path, tmp_path: Path) -> None:
+def test_a_run_adopts_changed_evaluation_settings_of_its_card(card_path: Path, tmp_path: Path) -> None:
     run = new_run(card_path, tmp_path)
     config_before, fingerprint = run.config, run.hash
     card_path.write_text(card_path.read_text().replace('"knn-3"', '"knn-3", "averaging"'))
@@ -307,7 +309,7 @@ def test_training_reduces_the_logged_loss(card_path: Path, tmp_path: Path) -> No
     assert curve["value"].iloc[-1] < 0.75 * curve["value"].iloc[0]
 
 
-def test_context_targets_are_targets_in_training_but_not_in_evaluation() -> None:
+def test_context_targets_add_targets_in_training_but_not_in_evaluation() -> None:
     plain = resolve_run("gp-mixture", "tnp", "smoke")
     with_context = resolve_run("gp-mixture", "tnp", "smoke", overrides=["task.context_targets=true"])
     family = plain.task.build()
@@ -322,7 +324,7 @@ def test_context_targets_are_targets_in_training_but_not_in_evaluation() -> None
     assert sets[1].episodes.queries.count == 64
 
 
-def test_learning_rates() -> None:
+def test_learning_rates_follow_the_cosine_and_inverse_square_root_schedules() -> None:
     settings = resolve_settings(steps=100, warmup=10, schedule="cosine")
     rates = [learning_rate(settings, step) for step in range(100)]
     assert rates[0] == pytest.approx(0.1)
@@ -349,7 +351,7 @@ def peak_of_training(run: Run) -> float | None:
 def test_peak_memory_of_a_continued_run_is_the_maximum_or_unknown(
     card_path: Path, tmp_path: Path, before: int | None
 ) -> None:
-    """The checkpoint of the first process has this peak memory, or none."""
+    """`before` is the peak memory in the checkpoint of the first process, or None."""
     run = new_run(card_path, tmp_path)
     with pytest.raises(Interrupted):
         train(run, report=stop_at(8))

@@ -26,7 +26,7 @@ from tests.training.test_run import have_same_weights, new_run
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A finished run."""
+    """A finished run, which tests must not change."""
     folder = tmp_path_factory.mktemp("original")
     card = folder / "tiny-linear.toml"
     card.write_text(tomli_w.dumps(small_card()))
@@ -121,7 +121,7 @@ def test_a_folder_that_was_moved_or_removed_during_training_is_recreated_with_a_
     recreated.load()
 
 
-def test_nothing_is_written_into_the_folder_of_another_run(card_path: Path, tmp_path: Path) -> None:
+def test_training_does_not_write_into_the_folder_of_another_run(card_path: Path, tmp_path: Path) -> None:
     run = new_run(card_path, tmp_path)
 
     def replace() -> None:
@@ -136,7 +136,7 @@ def test_nothing_is_written_into_the_folder_of_another_run(card_path: Path, tmp_
 
 
 def test_the_configuration_of_a_run_in_training_is_not_replaced(card_path: Path, tmp_path: Path) -> None:
-    """Before the first checkpoint, a command with the same name of the run could otherwise replace it."""
+    """Before the first checkpoint, another command for a run with the same name could otherwise replace it."""
     run = new_run(card_path, tmp_path)
     config_before = (run.path / "config.toml").read_text()
     with run.lock():
@@ -156,7 +156,7 @@ def test_a_new_run_does_not_change_the_random_state_of_the_caller(card_path: Pat
 
 @contextmanager
 def file_size_limit(size: int) -> Iterator[None]:
-    """Within the block, no file can be larger than `size` bytes."""
+    """Limit the size of all files to `size` bytes inside the block."""
     previous = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, previous[1]))
     try:
@@ -166,7 +166,7 @@ def file_size_limit(size: int) -> Iterator[None]:
 
 
 def test_a_full_disk_leaves_no_incomplete_files(card_path: Path, tmp_path: Path) -> None:
-    """Tables fit, checkpoints do not; safetensors raises its own exception."""
+    """Tables fit on the disk and checkpoints do not, for which safetensors raises an exception of its own."""
     run = new_run(card_path, tmp_path)
     with file_size_limit(4096), pytest.raises(IclbenchError, match=str(tmp_path)) as full:
         train(run)
@@ -179,7 +179,7 @@ def test_a_full_disk_leaves_no_incomplete_files(card_path: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("number", "code"), [(errno.ENOSPC, 1), (errno.EDQUOT, 1), (errno.EACCES, 2), (errno.EROFS, 2), (errno.EEXIST, 2)]
 )
-def test_a_full_disk_has_exit_code_1_and_a_missing_permission_2(tmp_path: Path, number: int, code: int) -> None:
+def test_a_full_disk_has_exit_code_1_and_a_missing_permission_has_2(tmp_path: Path, number: int, code: int) -> None:
     with pytest.raises(IclbenchError, match=str(tmp_path)) as error, write_errors(tmp_path):
         raise OSError(number, os.strerror(number))
     assert error.value.exit_code == code
@@ -198,7 +198,9 @@ def test_a_damaged_configuration_is_refused(
     assert main(["list", "runs", "--results", results]) == 0
 
 
-def test_the_third_signal_ends_a_long_step_but_not_the_writing_of_a_checkpoint(card_path: Path, tmp_path: Path) -> None:
+def test_the_third_signal_interrupts_a_long_step_but_not_the_writing_of_a_checkpoint(
+    card_path: Path, tmp_path: Path
+) -> None:
     stop = _StopFlag(new_run(card_path, tmp_path))
     stop.handle(2, None)
     stop.handle(2, None)

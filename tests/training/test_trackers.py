@@ -1,4 +1,4 @@
-"""Trackers have the numbers of the tables, according to their own readers (`make test-trackers`)."""
+"""Trackers store the numbers of the tables, which the readers of each tracker confirm (`make test-trackers`)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_losses_equal_those_of_the_table(list_tracker: type[ListTracker], tmp_pa
     losses = [(step, values["loss"]) for _, step, values in list_tracker.logged]
     assert [step for step, _ in losses] == [2, 4, 6]
     assert list_tracker.first_steps == [0] and list_tracker.closed_count == 1
-    scale = curve(tmp_path)[0][1] / losses[0][1]  # tables are normalised
+    scale = curve(tmp_path)[0][1] / losses[0][1]  # losses in tables are normalised
     assert curve(tmp_path) == [(step, pytest.approx(scale * loss)) for step, loss in losses]
 
 
@@ -68,7 +68,7 @@ def test_the_python_api_supports_trackers(list_tracker: type[ListTracker], tmp_p
     assert [step for _, step, _ in list_tracker.logged] == [2, 4] and list_tracker.closed_count == 1
 
 
-def test_an_export_has_the_curve_and_the_scores(list_tracker: type[ListTracker], tmp_path: Path) -> None:
+def test_an_export_contains_the_learning_curve_and_the_scores(list_tracker: type[ListTracker], tmp_path: Path) -> None:
     results = ("--results", str(tmp_path))
     assert main([*TRAIN, *results, "--name", "tour"]) == 0
     assert main(["eval", "tour", "--baseline", "zero", *results]) == 0
@@ -81,7 +81,7 @@ def test_an_export_has_the_curve_and_the_scores(list_tracker: type[ListTracker],
     assert steps[6]["next/none/auc"] == auc
 
 
-def test_an_export_has_scores_of_targets_but_not_of_other_tasks_or_runs(tmp_path: Path) -> None:
+def test_an_export_contains_scores_of_targets_but_not_of_other_tasks_or_runs(tmp_path: Path) -> None:
     config = resolve_run("gp-mixture", "cnp", "smoke")
     run = create(tmp_path, config)
     shared = {"run": run.name, "task": "gp-mixture", "family": "gp-mixture", "contestant": "cnp", "kind": "backbone"}
