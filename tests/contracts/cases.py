@@ -1,5 +1,5 @@
-"""Many contracts of one predictor in one test: with thousands of tests of a few milliseconds, pytest itself would take
-as long as the checks."""
+"""Check many contracts of a predictor in one test. With thousands of separate tests of a few milliseconds, the overhead
+of pytest would be as large as the time of the checks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from iclbench.core.predictor import Predictor
 
 
 def split_cases(cases: Iterable[tuple[Any, ...]], is_slow: Callable[..., bool]) -> list[Any]:
-    """Parameters for pytest: every case with the contracts that `make test` checks, and again with those that only
-    `make test-slow` checks.
+    """Return parameters for pytest. Every case occurs with the contracts that `make test` checks, and again with those
+    that only `make test-slow` checks.
 
     Args:
         cases: arguments of the test, without the contracts.
-        is_slow: whether a contract of a case is only checked by `make test-slow`; called with the arguments of the case
-            and the contract.
+        is_slow: called with the arguments of a case and a contract, returns whether only `make test-slow` checks the
+            contract of this case.
     """
     parameters = []
     for case in cases:
@@ -38,7 +38,7 @@ def check_contracts(
     """Check the contracts that apply to the predictor.
 
     Raises:
-        ExceptionGroup: one error for each broken contract, with its name.
+        ExceptionGroup: if contracts are broken, with one error for each, which has its name.
     """
     errors = []
     for contract in contracts:

@@ -1,4 +1,4 @@
-"""Every registered backbone passes every contract, with every head that it has."""
+"""Every registered backbone passes every contract, with every head that it supports."""
 
 import json
 from functools import lru_cache, partial
@@ -17,7 +17,7 @@ from iclbench.core.errors import UsageError
 from iclbench.registry import BACKBONES
 from tests.contracts.cases import check_contracts, split_cases
 
-# Small settings with every part of the model; a backbone that is not listed is built with its defaults.
+# Small settings that use every part of the model. A backbone that is not listed is built with its defaults.
 SMALL: dict[str, list[dict[str, object]]] = {
     "gpt2": [
         {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3},
@@ -95,11 +95,11 @@ SMALL: dict[str, list[dict[str, object]]] = {
     ],
 }
 ONE_MIXER = [name for name in BACKBONES.architectures() if issubclass(BACKBONES.get(name), UniformModel)]
-# `make test` checks fewer contracts for these models than for `hybrid`, which has the same code around its mixers.
+# `make test` checks fewer contracts for these models than for `hybrid`, which has the same code except for the mixers.
 MIXER_MODELS = [*ONE_MIXER, "mambaformer"]
-# The heads that are checked for backbones whose other heads need no checks of their own: these heads use the same code,
-# or the code of a base class (tests compare them), or the code of a backbone that differs only in its pooled encoders.
-# Backbones that are not listed are checked with every head.
+# The heads that are checked for backbones whose other heads need no separate checks, because these use the same code,
+# the code of a base class (other tests compare both), or the code of a backbone that differs only in its pooled
+# encoders. Backbones that are not listed are checked with every head.
 HEADS: dict[str, tuple[str, ...]] = {
     "canp": ("gaussian", "categorical", "event"),
     "anp": ("gaussian", "categorical"),
@@ -109,7 +109,7 @@ HEADS: dict[str, tuple[str, ...]] = {
     "tnp-a": ("point", "gaussian", "mixture", "bar", "categorical"),
     "eqtnp": ("gaussian", "categorical"),
     "cmanp-and": ("gaussian",),
-    # These differ from `hybrid`, which is checked with every head, only in the mixers.
+    # These backbones differ only in the mixers from `hybrid`, which is checked with every head.
     "mambaformer": ("gaussian",),
     **dict.fromkeys(ONE_MIXER, ("gaussian",)),
 }
@@ -121,7 +121,7 @@ def fast_heads(name: str) -> tuple[str, ...]:
 
 
 def is_slow_head(name: str, head: str) -> bool:
-    """Whether only `make test-slow` checks a head; it checks all combinations of mixers and heads."""
+    """Return whether only `make test-slow` checks a head. It checks all combinations of mixers and heads."""
     return name in MIXER_MODELS and head not in fast_heads(name)
 
 
@@ -130,7 +130,7 @@ def all_heads(name: str) -> tuple[str, ...]:
     return tuple(BACKBONES.get(name).heads) if name in MIXER_MODELS else fast_heads(name)
 
 
-# Height and width of the smallest images that the encoders take.
+# The height and width of the smallest images that the encoders accept.
 SIDE = 12
 
 
@@ -145,7 +145,7 @@ def build_on_images(name: str, encoder: str) -> Backbone:
 
 
 def build(name: str, settings: dict[str, object], head: str, related: int = 0) -> Backbone:
-    """The backbone of a case; all contracts of a case share it, because they do not change it."""
+    """Build the backbone of a case. It is cached for all contracts of the case, which do not change it."""
     return _build_once(name, json.dumps(settings), head, related)
 
 
@@ -162,13 +162,14 @@ def reads_related(name: str, settings: dict[str, object]) -> bool:
 
 
 def head_of_other_settings(name: str, settings: dict[str, object]) -> str:
-    """The head that is used to check all settings of a backbone except the first."""
+    """The head with which all settings of a backbone except the first are checked."""
     if BACKBONES.get(name).reads_only_events():
         return "event"
     return "categorical" if "variant" in settings else "gaussian"
 
 
-# The first settings of a backbone with every head; other settings and tasks with related datasets with one head.
+# The first settings of a backbone are combined with every head. Other settings, and tasks with related datasets, are
+# combined with one head.
 CASES = [
     (name, settings, head, related)
     for name in BACKBONES.architectures()
@@ -182,8 +183,8 @@ CASES = [
 ]
 
 
-# The heads `point`, `mixture` and `bar` use the same network as `gaussian`: `make test` checks only these contracts
-# about the decoded outputs, and `make test-slow` checks the others.
+# The heads `point`, `mixture` and `bar` use the same network as `gaussian`. For these heads, `make test` checks only
+# the following contracts about decoded outputs, and `make test-slow` checks the others.
 HEAD_CONTRACTS = {
     "answers_have_the_right_shape",
     "phases_equal_the_question",
@@ -193,10 +194,10 @@ HEAD_CONTRACTS = {
 SETTINGS_CONTRACTS = HEAD_CONTRACTS | {"saved_weights_give_the_same_answers"}
 
 
-# `make test` also checks only HEAD_CONTRACTS for models of SHARED_READ_OUT with a head other than `gaussian`. Between
-# read-in and read-out, these models do not depend on the type of the labels, and read-in and read-out belong to a base
-# class. With classes and events, it checks all contracts for other backbones of this base class: `gpt2`, `hybrid`,
-# `cnp`, `tnp`, and two-path models with pooling.
+# `make test` also checks only HEAD_CONTRACTS for models of SHARED_READ_OUT with a head other than `gaussian`. Read-in
+# and read-out of these models belong to a base class, and the layers between them do not depend on the type of the
+# labels. For classes and events, `make test` checks all contracts with other backbones of the same base class: `gpt2`,
+# `hybrid`, `cnp`, `tnp`, and two-path models with pooling.
 COMPLETE_SEQUENCE_MODELS = ("gpt2", "hybrid")
 SHARED_READ_OUT = {
     *(name for name in BACKBONES.architectures() if issubclass(BACKBONES.get(name), SequenceBackbone)),
@@ -206,12 +207,10 @@ SHARED_READ_OUT = {
 
 # All sequence models read related datasets with the same code, as a prefix of the sequence. With related datasets,
 # `make test` checks all contracts only for the first settings of COMPLETE_SEQUENCE_MODELS. For other sequence models it
-# checks the contracts about related datasets and STATE_CONTRACTS; for mixer models, MIXER_CONTRACTS_WITH_RELATED.
-#
-# Other settings of a backbone differ from the first settings in one part. For them, `make test` checks the contracts
-# about related datasets, SETTINGS_CONTRACTS and STATE_CONTRACTS.
-#
-# `make test-slow` checks the remaining contracts. STATE_CONTRACTS are about points and queries after a state.
+# checks the contracts about related datasets and STATE_CONTRACTS, and for mixer models MIXER_CONTRACTS_WITH_RELATED.
+# Other settings of a backbone differ from the first settings in one part of the model. For them, `make test` checks the
+# contracts about related datasets, SETTINGS_CONTRACTS and STATE_CONTRACTS.
+# `make test-slow` checks the remaining contracts. STATE_CONTRACTS concern points and queries after a state.
 STATE_CONTRACTS = {
     "later_points_change_nothing",
     "separate_queries_are_answered",
@@ -223,7 +222,7 @@ MIXER_CONTRACTS_WITH_RELATED = {
     "related_datasets_of_batch_neighbours_change_nothing",
     "update_equals_conditioning_on_everything",
 }
-# Contracts about code that prepares points and queries for any mixer; `make test` checks them for `hybrid`.
+# Contracts about the code that prepares points and queries for any mixer. `make test` checks them for `hybrid`.
 QUESTION_CONTRACTS = {
     "answers_are_deterministic",
     "targets_do_not_see_each_other",
@@ -236,10 +235,10 @@ QUESTION_CONTRACTS = {
 
 
 def is_slow(name: str, settings: dict[str, object], head: str, related: int, contract: Contract) -> bool:
-    """Whether only `make test-slow` checks a contract of a case."""
+    """Return whether only `make test-slow` checks a contract of a case."""
     shared_head = head in ("point", "mixture", "bar") or (name in SHARED_READ_OUT and head != "gaussian")
     shared_prefix = related and BACKBONES.get(name).order == "causal"
-    # `cmanp-and` is `cmanp` with other outputs, and is treated like other settings of it.
+    # `cmanp-and` is `cmanp` with other outputs, so it is treated like other settings of `cmanp`.
     is_first = settings == SMALL.get(name, [{}])[0] and name != "cmanp-and"
     if name in COMPLETE_SEQUENCE_MODELS and is_first:
         shared_prefix = False
@@ -255,13 +254,16 @@ def is_slow(name: str, settings: dict[str, object], head: str, related: int, con
 
 
 @pytest.mark.parametrize(("name", "settings", "head", "related", "contracts"), split_cases(CASES, is_slow))
-def test_contracts(name: str, settings: dict[str, object], head: str, related: int, contracts: list[Contract]) -> None:
+def test_backbones_pass_the_contracts(
+    name: str, settings: dict[str, object], head: str, related: int, contracts: list[Contract]
+) -> None:
     backbone = build(name, settings, head, related)
     episodes = episodes_of(example_shape(head, related))
     check_contracts(contracts, backbone, episodes, Tolerance(2e-5, 1e-4))
 
 
-# Every backbone with the small image encoder; a causal one and a set model also with a residual network.
+# Every backbone is tested with the small image encoder. A causal model and a set model are also tested with a residual
+# network.
 IMAGE_CASES = [
     *(
         (name, "contours-64")
@@ -275,12 +277,12 @@ IMAGE_CASES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "encoder"), IMAGE_CASES)
-def test_contracts_on_images(name: str, encoder: str) -> None:
+def test_backbones_pass_the_contracts_on_images(name: str, encoder: str) -> None:
     backbone = build_on_images(name, encoder)
     episodes = example_episodes(dim=SIDE * SIDE, points=CONTEXT, classes=CLASSES)
     check_contracts(CONTRACTS, backbone, episodes, Tolerance(2e-5, 1e-4))
 
 
-def test_selected_contracts_exist() -> None:
+def test_names_of_contracts_in_this_file_exist() -> None:
     selected = SETTINGS_CONTRACTS | STATE_CONTRACTS | MIXER_CONTRACTS_WITH_RELATED | QUESTION_CONTRACTS
     assert {contract.name for contract in CONTRACTS} > selected

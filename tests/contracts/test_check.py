@@ -1,4 +1,4 @@
-"""`iclbench check` covers the paths of training and evaluation, with related datasets and without."""
+"""`iclbench check` covers the code paths of training and evaluation, with and without related datasets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Settings(BackboneSettings):
 
 
 class Sum(RecurrentBlock):
-    """Sums its tokens; an invalid token adds nothing."""
+    """Sums a function of its tokens, except invalid tokens."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Net(RecurrentBackbone[Settings]):
 
 
 class FixedSize(Net):
-    """The number of parameters does not depend on the settings."""
+    """A class whose number of parameters does not depend on its settings."""
 
     def __init__(self, settings: Settings, shape: TaskShape) -> None:
         RecurrentBackbone.__init__(self, settings, shape, 8, [Sum(8)])
@@ -125,7 +125,7 @@ def run_check(cls: type[Backbone], capsys: pytest.CaptureFixture[str]) -> tuple[
     return code, capsys.readouterr().out.splitlines()
 
 
-def test_a_correct_model_passes_with_related_datasets_and_without(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_correct_model_passes_with_and_without_related_datasets(capsys: pytest.CaptureFixture[str]) -> None:
     code, lines = run_check(Net, capsys)
     assert code == 0 and all(line.startswith("ok ") for line in lines[:-1])
     assert lines[-1] == f"{len(lines) - 1} contracts passed"
@@ -155,7 +155,7 @@ def test_a_model_that_looks_ahead_on_only_one_path_fails(
     assert all(lines[-1].count(contract) == 1 for contract in contracts)
 
 
-def test_a_model_of_events_is_checked_with_events_and_fails_if_it_reads_what_it_predicts(
+def test_a_model_of_events_is_checked_on_events_and_fails_if_it_reads_the_event_it_predicts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     code, lines = run_check(EventModel, capsys)
@@ -177,7 +177,7 @@ def test_check_builds_the_class_with_the_parameter_budgets_of_presets(capsys: py
 
 
 class ZeroReadOut(Net):
-    """The gate of its output is initialised to 0, like many residual branches."""
+    """A class whose output gate is initialised to 0, like many residual branches."""
 
     def __init__(self, settings: Settings, shape: TaskShape) -> None:
         super().__init__(settings, shape)
@@ -199,7 +199,7 @@ def test_a_model_with_parameters_initialised_to_zero_is_checked(capsys: pytest.C
     assert code == 0, [line for line in lines if line.startswith("FAILED")]
 
 
-def test_the_size_that_is_checked_does_not_depend_on_the_default() -> None:
+def test_check_builds_small_models_independent_of_the_default_size() -> None:
     counts = [model.parameter_count for _, model, _ in _backbone_cases("wide", Wide, {})]
     assert counts and max(counts) < 2 * BUDGETS[0]
 
@@ -226,14 +226,14 @@ def test_an_estimator_of_one_family_names_the_family(
 
 
 @pytest.mark.slow
-def test_hyena_reads_related_datasets_of_an_example_task() -> None:
+def test_hyena_can_read_related_datasets_of_an_example_task() -> None:
     cls = BACKBONES.get("hyena")
     shape = example_shape("gaussian", related=3)
     backbone = build("hyena", cls, small_settings("hyena", cls, {}), shape)
     assert not failures(backbone, episodes_of(shape), Tolerance(2e-5, 1e-4))
 
 
-# For estimators of one family, `check` refers to the family, which has a contract about its oracles.
+# Estimators for a single family. For them, `check` refers to the family, which has a contract about its oracles.
 OF_ONE_FAMILY = {
     "gp-kernel-oracle",
     "gp-periodic-mean",
@@ -256,12 +256,12 @@ OF_ONE_FAMILY = {
 REGISTERED = {name for registry in (BACKBONES, ESTIMATORS, FAMILIES) for name in registry.entries} - OF_ONE_FAMILY
 
 
-# Families that read files of the user, which are missing in the tests.
+# Families that read files of the user, which do not exist in the tests.
 OF_DATA = {"era5", "events", "tabular"}
 
 
 @pytest.mark.parametrize("name", sorted(OF_DATA))
-def test_missing_data_raise_a_usage_error_and_do_not_break_a_contract(
+def test_missing_data_raise_a_usage_error_instead_of_breaking_a_contract(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ICLBENCH_DATA", raising=False)
@@ -272,7 +272,7 @@ def test_missing_data_raise_a_usage_error_and_do_not_break_a_contract(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(REGISTERED - OF_DATA))
-def test_everything_registered_passes_its_contracts(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_registered_class_passes_its_contracts(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["check", name])
     out = capsys.readouterr().out
     assert code == 0 and out.endswith(" contracts passed\n"), out

@@ -1,4 +1,4 @@
-"""Each contract fails for a small predictor with one fault; predictors without a fault pass all contracts."""
+"""Each contract fails for a small predictor with one fault, and predictors without faults pass all contracts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from iclbench.core.predictor import Predictor, State, StoredPoints
 
 
 class Sound(Predictor):
-    """Sum of y times 1 + x·x': a function of the set of context points."""
+    """Predicts the sum of y times 1 + x·x', which is a function of the set of context points."""
 
     def predict_targets(self, context: Points, x_target: Tensor, related: Points | None = None) -> Point:
         y = context.y * context.mask.unsqueeze(-1)
@@ -32,7 +32,7 @@ class SeesOtherTargets(Sound):
 
 
 class JointDependsOnOrder(Sound):
-    """Marginals are correct, but later targets have a higher weight in the joint score."""
+    """A predictor with correct marginals whose joint score gives later targets a higher weight."""
 
     def joint_scores(
         self, answer: Prediction, context: Points, targets: Points, scored: Tensor, related: Points | None = None
@@ -117,7 +117,7 @@ class LastLayerIsAnother(Sound):
 
 @dataclass(frozen=True)
 class Summed(State):
-    """A state whose total has no batch axis."""
+    """A state whose tensor `total` has no batch axis."""
 
     context: Points
     total: Tensor
@@ -146,7 +146,7 @@ class Flat(Sound):
 
 
 class ReadsRelated(Sound):
-    """Adds half of the same sum over each related dataset."""
+    """Adds half of the same sum for each related dataset."""
 
     uses_related = True
 
@@ -187,7 +187,7 @@ class FirstPointMattersMore(ReadsRelated):
 
 
 class Removes(Sound):
-    """Removes points by adding them with opposite outputs."""
+    """Removes points by adding points with the negative outputs."""
 
     removes_points = True
 
@@ -222,7 +222,7 @@ class RaisesTheLoss(Trained):
 
 
 class HasAnUnsavedWeight(Trained):
-    """Uses a number that is not in the weights file; a deep copy has another one."""
+    """Uses a number that is not stored in the weights file, and that differs in a deep copy."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -267,12 +267,12 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("predictor", [Sound, Trained, Removes, ReadsRelated])
-def test_a_predictor_without_a_fault_passes_all_contracts(predictor: type[Predictor]) -> None:
+def test_a_predictor_without_faults_passes_all_contracts(predictor: type[Predictor]) -> None:
     assert failures(predictor(), example_episodes(related=3)) == {}
 
 
 @pytest.mark.parametrize(("contract", "predictor"), BREAKS.items())
-def test_a_predictor_with_a_fault_fails_the_contract(contract: str, predictor: type[Predictor]) -> None:
+def test_a_predictor_with_one_fault_fails_the_contract(contract: str, predictor: type[Predictor]) -> None:
     broken = failures(predictor(), example_episodes(related=3))
     assert contract in broken
     assert len(broken[contract]) > 20, "the failure should be a sentence"

@@ -1,4 +1,4 @@
-"""Every registered estimator, with the settings of every baseline card, passes every contract."""
+"""Every registered estimator passes every contract with the settings of every baseline card."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from iclbench.families.linear import SparseLinear
 from iclbench.registry import ESTIMATORS
 from tests.contracts.cases import check_contracts, split_cases
 
-# Estimators of one family are tested with the family.
+# Estimators for a single family, which are tested with the family.
 OF_ONE_FAMILY = (
     "climate-oracle",
     "gp-",
@@ -44,8 +44,8 @@ SHORT: dict[str, dict[str, object]] = {
 }
 CLASSES = 3
 MARKS = 3
-# Estimators that need the family.
-GIVEN_TRUTH = ("feature-ridge", "spike-and-slab")
+# Estimators that are given the family of the task.
+NEED_FAMILY = ("feature-ridge", "spike-and-slab")
 SPARSE = SparseLinear(SparseLinear.Parameters(dim=4, sparsity=2))
 
 
@@ -53,7 +53,7 @@ def build(baseline: str) -> FittedPredictor:
     _, card = load_baseline(baseline)
     cls = ESTIMATORS.get(card.estimator)
     settings = validate(cls.Settings, {**card.settings, **SHORT.get(card.estimator, {})}, baseline)
-    family = SPARSE if card.estimator in GIVEN_TRUTH else None
+    family = SPARSE if card.estimator in NEED_FAMILY else None
     marks = MARKS if "event" in cls.heads else None
     facts = TaskFacts(noise_to_signal=0.25, hidden_width=8, family=family, classes=CLASSES, marks=marks)
     return cls(settings, facts, seed=1)
@@ -67,25 +67,25 @@ def episodes_for(predictor: FittedPredictor) -> Episodes:
 
 
 def kind_of(baseline: str) -> str:
-    """The estimator of a card; "library" for all classes with scikit-learn's interface."""
+    """The estimator of a card, or "library" for all classes with the interface of scikit-learn."""
     estimator = load_baseline(baseline)[1].estimator
     return "library" if ":" in estimator else estimator
 
 
-# Cards of one estimator differ in a number: `make test` checks all contracts for the first card, and only those about
-# predictions for the others; `make test-slow` checks all.
+# Cards of one estimator differ only in a number. `make test` checks all contracts for the first card, and only those
+# about predictions for the others. `make test-slow` checks all contracts for all cards.
 FIRST = {kind_of(name): name for name in reversed(BASELINES)} | {"library": "logistic-regression"}
 CARD_CONTRACTS = {"answers_have_the_right_shape", "the_two_questions_agree", "update_equals_conditioning_on_everything"}
 
 
 def is_slow(baseline: str, contract: Contract) -> bool:
-    if kind_of(baseline) == "library":  # each fit takes milliseconds; tests/estimators compares the answers
+    if kind_of(baseline) == "library":  # each fit takes milliseconds, and tests/estimators compares the predictions
         return baseline not in FIRST.values()
     return baseline not in FIRST.values() and contract.name not in CARD_CONTRACTS
 
 
 @pytest.mark.parametrize(("baseline", "contracts"), split_cases([(name,) for name in BASELINES], is_slow))
-def test_contracts(baseline: str, contracts: list[Contract]) -> None:
+def test_estimators_pass_the_contracts(baseline: str, contracts: list[Contract]) -> None:
     predictor = build(baseline)
     check_contracts(contracts, predictor, episodes_for(predictor), LOOSE.get(baseline, Tolerance()))
 
@@ -116,7 +116,7 @@ def test_the_prediction_from_an_empty_context_is_zero_or_uniform() -> None:
     ],
 )
 def test_predictions_have_the_dtype_of_the_points(baseline: str, dtype: torch.dtype) -> None:
-    """For every method, with a context and without one."""
+    """The dtype is checked for every method, with and without a context."""
     predictor = build(baseline)
     episodes = episodes_for(predictor)
     context, targets = episodes.context.to(dtype=dtype), episodes.targets.to(dtype=dtype)
@@ -132,7 +132,7 @@ def test_predictions_have_the_dtype_of_the_points(baseline: str, dtype: torch.dt
     "baseline",
     ["gd", "gp-rbf", "hawkes-mle", "knn-3", "lasso-1e-2", "least-squares", "markov-marks", "mean", "renewal", "ridge"],
 )
-def test_methods_in_double_precision_use_it_for_float32_points(baseline: str) -> None:
+def test_methods_that_compute_in_double_precision_also_do_so_for_float32_points(baseline: str) -> None:
     """Predictions for float32 points equal the rounded predictions for the same points in float64."""
     predictor = build(baseline)
     context = episodes_for(predictor).context.to(dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""Every registered family satisfies the contracts, and each contract fails for a family with a fault."""
+"""Every registered family passes the contracts, and each contract fails for a family with a fault."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from tests.families.events import sequence_files
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
-    """Data for families that need files: two small tables, event sequences and a year of temperatures."""
+    """The data of families that need files: two small tables, event sequences and a year of temperatures."""
     folder = tmp_path_factory.mktemp("data") / "tabular"
     wfde5_files.write(folder.parent / "era5")
     (folder.parent / "events").mkdir()
@@ -39,12 +39,12 @@ def data_dir(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=FAMILIES.names())
 def family(request, data_dir):
-    """One instance for all contracts, because it renders images or reads files when it is first sampled."""
+    """One instance that all contracts share, because its first sample may render images or read files."""
     cls = FAMILIES.get(request.param)
     return cls(cls.Parameters(), data_dir)
 
 
-# Families whose oracles tests/families and tests/estimators compare with quadrature and sums over all supports.
+# Families whose oracles are compared with quadrature or sums over all supports in tests/families and tests/estimators.
 CHECKED_ELSEWHERE = ("gp-mixture", "sparse-linear")
 
 
@@ -53,7 +53,7 @@ CHECKED_ELSEWHERE = ("gp-mixture", "sparse-linear")
     [check for check in FAMILY_CONTRACTS if check is not no_baseline_beats_a_listed_oracle],
     ids=lambda contract: contract.__name__,
 )
-def test_contract(family, contract):
+def test_family_passes_the_contract(family, contract):
     contract(family)
 
 
@@ -67,7 +67,7 @@ def test_confirmed_oracles_are_optimal(family):
 
 
 def test_the_contracts_can_fail(data_dir):
-    """Each family has one fault, which one contract detects."""
+    """Each family in this test has one fault, which one contract detects."""
     Linear, GPMixture, PointProcess = map(FAMILIES.get, ("linear", "gp-mixture", "point-process"))
 
     class GlobalRandomness(Linear):
@@ -86,7 +86,7 @@ def test_the_contracts_can_fail(data_dir):
         normaliser = 3.0
 
     class Entangled(GPMixture):
-        """Draws one more random number if the request does not limit the related datasets."""
+        """Draws an additional random number if the request does not limit the related datasets."""
 
         def sample(self, request):
             if request.related is None:
@@ -109,7 +109,7 @@ def test_the_contracts_can_fail(data_dir):
             return {"all": torch.tensor(True)}
 
     class NoTimes(PointProcess):
-        """Events with the gap in place of the time."""
+        """Events that have the gap in place of the time."""
 
         def sample(self, request):
             episodes = super().sample(request)
@@ -117,7 +117,7 @@ def test_the_contracts_can_fail(data_dir):
             return replace(episodes, context=replace(episodes.context, y=torch.stack([gap, mark, gap], -1)))
 
     class MarksFromOne(PointProcess):
-        """Marks begin at 1."""
+        """Events whose marks begin at 1."""
 
         def sample(self, request):
             episodes = super().sample(request)
@@ -125,7 +125,7 @@ def test_the_contracts_can_fail(data_dir):
             return replace(episodes, context=replace(episodes.context, y=episodes.context.y + one))
 
     class ValidCensoredPoint(PointProcess):
-        """The last point is censored but valid."""
+        """Events whose last point is censored but valid."""
 
         def sample(self, request):
             episodes = super().sample(request)
@@ -150,7 +150,7 @@ def test_the_contracts_can_fail(data_dir):
 
 
 @pytest.mark.cuda
-def test_episodes_live_on_the_generators_device(family):
+def test_episodes_are_on_the_device_of_the_generator(family):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     for shift in shifts_of(family):
@@ -159,7 +159,7 @@ def test_episodes_live_on_the_generators_device(family):
 
 
 @pytest.mark.cuda
-def test_shared_weights_are_the_same_on_every_device():
+def test_shared_weights_are_equal_on_all_devices():
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     cls = FAMILIES.get("relu-network")

@@ -1,4 +1,4 @@
-"""Oracles that a family lists, and oracles that only a card names."""
+"""Oracles that a family confirms, and oracles that only a card names."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tests.conftest import small_card
 
 
 class Sine(Linear):
-    """A changed linear family, which does not confirm the oracles of its base class."""
+    """A modified linear family, which does not confirm the oracles of its base class."""
 
     def apply(self, truth, x):
         return (3 * super().apply(truth, x)).sin()

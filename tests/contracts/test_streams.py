@@ -1,4 +1,4 @@
-"""Causal sequence models pass every contract on streams of tokens and of vectors; other models do not apply."""
+"""Causal sequence models pass every contract on streams of tokens and of vectors. Other models refuse streams."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from iclbench.registry import BACKBONES
 from tests.contracts.cases import check_contracts
 from tests.refusals import refused
 
-# A Transformer with and without positions, and one model of each class of recurrent blocks.
+# A Transformer with and without positional encoding, and one model for each class of recurrent blocks.
 MODELS: dict[str, dict[str, object]] = {
     "gpt2": {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3},
     "gpt2-learned": {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3, "positions": "learned", "max_points": 40},
