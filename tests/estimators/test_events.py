@@ -1,4 +1,6 @@
-"""Estimators of events: compared with explicit fits and SciPy; masks, censored points, units of time, wrong data."""
+"""Estimators of events: explicit fits and SciPy as references, masks, censored points, units of time, and invalid
+data.
+"""
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from tests.refusals import refused
 
 EPISODES, EVENTS, MARKS = 5, 20, 3
 NAMES = ["poisson", "renewal", "markov-marks", "hawkes-mle"]
-# Smallest number of events after which an answer does not depend on a wrong prior unit of time.
+# The smallest number of events after which a prediction does not depend on the prior unit of time.
 UNIT_FREE = {"poisson": 2, "renewal": 1, "markov-marks": 2, "hawkes-mle": 2}
 
 
@@ -40,7 +42,7 @@ def assert_equal(prediction: EventPrediction, expected: EventPrediction, rtol: f
 
 
 @pytest.mark.parametrize("unit", [0.7, 1e-5, 1e5])
-def test_poisson_has_the_rate_and_the_frequencies_of_each_prefix(unit: float) -> None:
+def test_poisson_predicts_the_rate_and_the_mark_frequencies_of_each_prefix(unit: float) -> None:
     points = draw()
     prediction = estimator("poisson", smoothing=1.5, unit=unit).predict_next(points)
     assert not prediction.excited.any() and not prediction.decay.any()
@@ -54,7 +56,7 @@ def test_poisson_has_the_rate_and_the_frequencies_of_each_prefix(unit: float) ->
             np.testing.assert_allclose(prediction.base[b, n], expected, rtol=1e-12)
 
 
-def test_renewal_is_the_lognormal_fit_of_scipy_with_a_prior_on_the_variance() -> None:
+def test_renewal_equals_the_lognormal_fit_of_scipy_with_a_prior_on_the_variance() -> None:
     points = draw()
     prediction = estimator("renewal").predict_next(points)
     assert prediction.logits.shape == (EPISODES, EVENTS, 1)
@@ -65,19 +67,19 @@ def test_renewal_is_the_lognormal_fit_of_scipy_with_a_prior_on_the_variance() ->
             size = max(n, 1)
             spread = np.sqrt((1 + 1 / size) * (3 + size * shape**2) / (size + 1))
             assert prediction.locs[b, n].item() == pytest.approx(np.log(scale), rel=1e-6, abs=1e-7)
-            assert prediction.scales[b, n].item() == pytest.approx(spread, rel=1e-6)  # SciPy's own tolerance
+            assert prediction.scales[b, n].item() == pytest.approx(spread, rel=1e-6)  # the tolerance of SciPy's fit
             counts = np.array([(marks[:n] == k).sum() for k in range(MARKS)])
             np.testing.assert_allclose(prediction.mark_probabilities()[b, n], (counts + 1) / (n + 3), rtol=1e-12)
 
 
-def test_constant_gaps_have_a_density() -> None:
+def test_constant_gaps_have_a_finite_density() -> None:
     points = sequences(np.full((1, 50), 0.1), np.zeros((1, 50)))
     prediction = estimator("renewal").predict_next(points)
     n = np.arange(1, 50)
     np.testing.assert_allclose(prediction.scales[0, 1:, 0], np.sqrt(3 / n), rtol=1e-7)
 
 
-def test_markov_marks_are_the_smoothed_transition_counts() -> None:
+def test_markov_marks_are_predicted_by_smoothed_transition_counts() -> None:
     points = draw()
     prediction, poisson = (estimator(name).predict_next(points) for name in ("markov-marks", "poisson"))
     torch.testing.assert_close(prediction.base.sum(-1), poisson.base.sum(-1))
@@ -93,7 +95,7 @@ def test_markov_marks_are_the_smoothed_transition_counts() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_prefix_has_its_own_fit(name: str) -> None:
+def test_each_prefix_is_fitted_separately(name: str) -> None:
     points, predictor = draw(), estimator(name)
     curve = predictor.predict_next(points)
     for n in (0, 1, 3, 4, 11, EVENTS - 1):
@@ -102,8 +104,8 @@ def test_each_prefix_has_its_own_fit(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_other_episodes_and_masked_events_do_not_change_answers(name: str) -> None:
-    """Episodes have different lengths, and their masked events are from another process."""
+def test_other_episodes_and_masked_events_do_not_change_predictions(name: str) -> None:
+    """Episodes have different lengths, and their masked events come from another process."""
     points, predictor = draw(), estimator(name)
     other = draw(seed=1)
     rng = np.random.default_rng(2)
@@ -121,7 +123,7 @@ def test_other_episodes_and_masked_events_do_not_change_answers(name: str) -> No
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_censored_point_is_a_query_and_not_part_of_a_fit(name: str) -> None:
+def test_a_censored_point_is_predicted_but_not_part_of_the_fit(name: str) -> None:
     points, predictor = draw(), estimator(name)
     y = points.y.clone()
     y[::2, -1] = torch.tensor([3.0, CENSORED, 99.0], dtype=y.dtype)
@@ -150,7 +152,7 @@ def test_the_unit_of_time_only_shifts_the_log_density(name: str, first_factor: f
 @pytest.mark.parametrize("factor", [1e-6, 1e6])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_effect_of_a_wrong_unit_decreases(name: str, factor: float) -> None:
-    """Except for the shift, the mean loss is at most 0.2 nats after 5 events and 0.03 nats after 60."""
+    """Apart from the shift, the mean loss increases by at most 0.2 nats after 5 events and 0.03 nats after 60."""
     points, predictor = draw(episodes=60, events=61), estimator(name)
     scaled = sequences(factor * points.y[..., 0].numpy(), points.y[..., 1].numpy())
     plain, other = (
@@ -164,7 +166,7 @@ def test_the_effect_of_a_wrong_unit_decreases(name: str, factor: float) -> None:
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_score_is_finite(name: str, scale: float, spread: float) -> None:
-    """In single precision, for constant gaps and bursts, and for marks without events."""
+    """The cases are single precision, constant gaps, bursts, and marks without events."""
     rng = np.random.default_rng(3)
     gaps = scale * rng.lognormal(0, spread, (4, 30))
     marks = np.minimum(np.arange(30) // 7, 4) * (np.arange(4)[:, None] > 0)
@@ -178,7 +180,7 @@ def test_every_score_is_finite(name: str, scale: float, spread: float) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_before_the_first_event_the_expected_gap_is_the_unit_and_all_marks_are_equally_likely(name: str) -> None:
+def test_before_the_first_event_the_expected_gap_is_the_unit_and_marks_are_equally_likely(name: str) -> None:
     prediction = estimator(name, unit=2.5).predict_next(draw(), prefixes=[0])
     expected_gap = prediction.locs[..., 0].exp() if name == "renewal" else prediction.mean()
     torch.testing.assert_close(expected_gap, torch.full_like(expected_gap, 2.5))
@@ -188,7 +190,7 @@ def test_before_the_first_event_the_expected_gap_is_the_unit_and_all_marks_are_e
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_other_tasks_and_wrong_events_are_refused(name: str) -> None:
+def test_other_tasks_and_invalid_events_are_refused(name: str) -> None:
     points = draw()
     cls = ESTIMATORS.get(name)
     with refused("not-applicable", cls.__name__):

@@ -1,4 +1,4 @@
-"""Maximum likelihood of Hawkes processes compared with explicit sums, finite differences, SciPy and simulations."""
+"""Maximum likelihood for Hawkes processes, against explicit sums, finite differences, SciPy and simulations."""
 
 from functools import cache
 
@@ -20,7 +20,9 @@ TRUTH = Hawkes(np.array([0.2, 0.1, 0.4]), np.array([[0.3, 0.2, 0.1], [0.1, 0.4, 
 
 @cache
 def simulate(events: int, seed: int = 0, process: Hawkes = TRUTH) -> tuple[np.ndarray, np.ndarray]:
-    """Simulate a process by Ogata's thinning: between events the rate only falls, so its current value is a bound."""
+    """Simulate a process by Ogata's thinning. Between events, the rate only decreases, so its current value is a
+    bound.
+    """
     rng = np.random.default_rng(seed)
     excited, gap = np.zeros(len(process.base)), 0.0
     gaps, marks = [], []
@@ -45,7 +47,7 @@ def as_points(sequences: list[tuple[np.ndarray, np.ndarray]]) -> Points:
 
 
 def naive_log_likelihood(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_interval: float = 0.0) -> float:
-    """The log-likelihood as a double sum over all pairs of events."""
+    """The log-likelihood, computed as a double sum over all pairs of events."""
     times, mu, A, beta = gaps.cumsum(), process.base, process.branching, process.decay
     end = times[-1] + open_interval
     total = -mu.sum() * end
@@ -84,7 +86,7 @@ def test_parameters_are_recovered_within_their_standard_errors(events: int) -> N
     errors = standard_errors(gaps, marks, estimate).vector()
     deviation = estimate.vector() - TRUTH.vector()
     assert (np.abs(deviation) < 3.5 * errors).all() and (errors < 0.5 * (2_000 / events) ** 0.5).all()
-    # All parameters together, with their correlations.
+    # A joint test of all parameters, with their correlations.
     assert deviation @ observed_information(gaps, marks, estimate) @ deviation < stats.chi2(len(deviation)).ppf(0.999)
 
 
@@ -96,20 +98,22 @@ def test_standard_errors_are_the_root_of_the_inverse_information() -> None:
 
 
 def test_a_parameter_at_a_bound_has_no_standard_error() -> None:
-    """With constant gaps, events do not excite others, and base rates have the errors of a Poisson process."""
+    """With constant gaps, events do not excite other events, and base rates have the standard errors of a Poisson
+    process.
+    """
     gaps, marks = np.full(30, 0.5), np.tile([0, 1, 1], 10)
     estimate = fit(gaps, marks, 2)
     errors = standard_errors(gaps, marks, estimate)
     assert not estimate.branching[0, 0] and np.isnan(errors.branching[0, 0])
     poisson = Hawkes(np.array([10, 20]) / 15, np.zeros((2, 2)), 1.0)
-    assert np.isnan(standard_errors(gaps[:3], marks[:3], TRUTH).vector()).all()  # not a maximum
+    assert np.isnan(standard_errors(gaps[:3], marks[:3], TRUTH).vector()).all()  # the true parameters are not a maximum
     errors = standard_errors(gaps, marks, poisson)
     np.testing.assert_allclose(errors.base, np.sqrt([10, 20]) / 15, rtol=1e-10)
     assert np.isnan(errors.branching).all() and np.isnan(errors.decay)
 
 
 def test_the_decay_is_within_its_range() -> None:
-    """It is 1 / observed time for a growing rate, and `fastest` / geometric mean gap for events that come in pairs."""
+    """The decay is 1 / observed time for a growing rate, and `fastest` / geometric mean gap for events in pairs."""
     growing, zeros = 1 / np.arange(1.0, 31), np.zeros(30, int)
     assert fit(growing, zeros, 1).decay == pytest.approx(1 / growing.sum(), rel=1e-6)
     pairs = np.tile([3.0, 1e-4], 15)
@@ -152,12 +156,14 @@ def test_scipy_finds_no_higher_maximum_from_any_start(events: int, smoothing: fl
         start = np.concatenate([np.log(rng.uniform(0.1, 1, 3)), rng.uniform(0, 0.5, 9), [rng.uniform(*limits[-1])]])
         maxima.append(-optimize.minimize(loss, start, jac=True, bounds=limits, method="L-BFGS-B").fun)
     assert maximum > max(maxima) - 1e-8
-    assert maximum < max(maxima) + 1  # the reference finds a similar maximum
+    assert maximum < max(maxima) + 1  # check that the reference has found a similar maximum
 
 
 @pytest.mark.parametrize("mark_count", [3, 100])
 def test_the_fit_satisfies_the_optimality_conditions(mark_count: int) -> None:
-    """Also with more parameters than events: derivatives are 0 for positive parameters, and negative at 0."""
+    """Derivatives are 0 for positive parameters and negative for parameters at 0, even with more parameters than
+    events.
+    """
     rng = np.random.default_rng(0)
     gaps, marks = simulate(40)
     marks = marks if mark_count == 3 else rng.permutation(mark_count)[:40]
@@ -172,7 +178,7 @@ def test_the_fit_satisfies_the_optimality_conditions(mark_count: int) -> None:
     assert estimate.base.min() > 0
 
 
-def test_the_answer_is_the_intensity_after_the_last_event() -> None:
+def test_the_prediction_is_the_fitted_intensity_after_the_last_event() -> None:
     sequences = [simulate(30, seed) for seed in range(3)]
     points = as_points(sequences)
     card_settings = {**load_baseline("hawkes-mle")[1].settings, "smoothing": 2.0, "unit": 0.3}
@@ -196,7 +202,7 @@ def test_the_answer_is_the_intensity_after_the_last_event() -> None:
 
 
 def loss_of(predictor: Poisson | HawkesMLE, sequences: list[tuple[np.ndarray, np.ndarray]]) -> float:
-    """Mean negative log-likelihood of the last event of each sequence."""
+    """The mean negative log-likelihood of the last event of each sequence."""
     points = as_points(sequences)
     last = points.count - 1
     answer = predictor.predict_next(points, prefixes=[last])
@@ -205,7 +211,9 @@ def loss_of(predictor: Poisson | HawkesMLE, sequences: list[tuple[np.ndarray, np
 
 @pytest.mark.slow
 def test_predictions_for_hawkes_processes_are_better_than_a_constant_rate() -> None:
-    """After 300 events, the fit removes more than two thirds of the excess loss of a constant rate over the truth."""
+    """After 300 events, the fit removes more than two thirds of the excess loss of a constant rate over the true
+    process.
+    """
     sequences = [simulate(301, 100 + seed) for seed in range(40)]
     poisson, hawkes = (loss_of(cls(facts=TaskFacts(marks=3)), sequences) for cls in (Poisson, HawkesMLE))
     truth = np.mean([log_likelihood(g[:300], m[:300], TRUTH) - log_likelihood(g, m, TRUTH) for g, m in sequences])
@@ -240,7 +248,7 @@ def test_the_open_interval_is_part_of_the_likelihood_and_the_fit(open_interval: 
 
 
 def test_a_long_open_interval_lowers_the_rate() -> None:
-    """Without excitation, the rate is that of a Poisson process, the number of events per observed time."""
+    """Without excitation, the rate is that of a Poisson process: the number of events divided by the observed time."""
     gaps, marks = np.full(30, 0.5), np.zeros(30, int)
     estimate = fit(gaps, marks, 1, open_interval=45.0, penalty=1e6)
     assert estimate.base[0] == pytest.approx(30 / (15 + 45), rel=1e-6)

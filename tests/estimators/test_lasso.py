@@ -1,4 +1,4 @@
-"""The Lasso path satisfies the KKT conditions, equals scikit-learn, and is computed once for several baselines."""
+"""The Lasso path: KKT conditions, agreement with scikit-learn, and sharing between several baselines."""
 
 import logging
 
@@ -20,7 +20,9 @@ def draw(kind: str, episodes: int = 16, points: int = 41, dim: int = 20) -> tupl
         w[:, 3:] = 0
     if kind == "subspace":
         x[..., dim // 2 :] = 0
-    if kind == "ties":  # few distinct values and equal columns: several weights enter or leave at one alpha
+    if (
+        kind == "ties"
+    ):  # with few distinct values and equal columns, several weights enter or leave the path at the same alpha
         x = x.round()
         x[..., 4] = x[..., 3]
     if kind == "skewed":
@@ -66,7 +68,7 @@ def test_the_path_equals_scikit_learn_with_a_small_tolerance() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1e6, 1e9])
-def test_outputs_may_have_any_scale(scale: float) -> None:
+def test_the_solution_scales_with_the_outputs(scale: float) -> None:
     """If y and alpha are scaled by the same factor, so is the solution."""
     x, y = draw("noisy", episodes=4, points=25)
     plain, _ = lasso_path(x, y, [0.1])
@@ -101,8 +103,8 @@ def test_solutions_that_fail_the_check_are_recomputed_by_scikit_learn(
     torch.testing.assert_close(w, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_coordinate_descent_on_one_point_and_on_no_points() -> None:
-    """For one point, the minimiser of |y - wx|²/2 + alpha |w|_1 is non-zero only at the largest input."""
+def test_coordinate_descent_for_one_point_and_for_none() -> None:
+    """For one point, the minimiser of |y - wx|²/2 + alpha |w|_1 is nonzero only at the largest input."""
     x, y = torch.tensor([[0.5, -2.0, 1.0]], dtype=torch.float64), torch.tensor([3.0], dtype=torch.float64)
     actual = lasso._coordinate_descent(x, y, 0.1)
     expected = torch.tensor([0.0, -(2 * 3 - 0.1) / 2**2, 0.0], dtype=torch.float64)

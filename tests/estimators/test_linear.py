@@ -1,4 +1,4 @@
-"""Least squares, ridge, sparse regression and averaging compared with NumPy, scikit-learn and exact posteriors."""
+"""Least squares, ridge, sparse regression and averaging, against NumPy, scikit-learn and exact posteriors."""
 
 import math
 from itertools import combinations
@@ -31,7 +31,7 @@ def draw(episodes: int, points: int, dim: int, noise: float = 1.0, seed: int = 0
 
 
 def each_prefix(points: Points, solve) -> Tensor:  # type: ignore[no-untyped-def]
-    """Answers of `solve(x, y, query)` for each episode and prefix."""
+    """The predictions of `solve(x, y, query)` for each episode and prefix."""
     answers = torch.zeros_like(points.y)
     for b, (x, y) in enumerate(zip(points.x.numpy(), points.y[..., 0].numpy(), strict=True)):
         for n in range(1, len(x)):
@@ -44,8 +44,8 @@ def lstsq(x: np.ndarray, y: np.ndarray, query: np.ndarray) -> float:
 
 
 def in_a_random_subspace(points: Points) -> Points:
-    """The points in a random subspace. As in the shift, inputs are computed in float32, so rounding errors leave the
-    subspace."""
+    """Project the inputs onto a random subspace. As in the shift of this name, they are computed in float32, so
+    rounding errors are outside the subspace."""
     basis = torch.linalg.qr(torch.randn(len(points), 12, 6, generator=torch.Generator().manual_seed(5))).Q
     return Points.full((points.x[..., :6].float() @ basis.mT).double(), points.y)
 
@@ -56,26 +56,26 @@ DATA = {
     "long": lambda: draw(2, 200, 7),
     "fewer points than dimensions": lambda: draw(4, 9, 20),
     "one dimension": lambda: draw(4, 9, 1),
-    "coordinates at zero": lambda: _with(draw(4, 30, 12), lambda x: x * (torch.arange(12) < 6)),
+    "coordinates at zero": lambda: _with_inputs(draw(4, 30, 12), lambda x: x * (torch.arange(12) < 6)),
     "random subspace": lambda: in_a_random_subspace(draw(4, 30, 12)),
-    "repeated and zero rows": lambda: _with(draw(4, 30, 12), _repeat_rows),
-    "repeated column": lambda: _with(draw(4, 30, 12), lambda x: x[..., [*range(11), 0]]),
-    "nearly repeated rows": lambda: _with(
+    "repeated and zero rows": lambda: _with_inputs(draw(4, 30, 12), _repeat_rows),
+    "repeated column": lambda: _with_inputs(draw(4, 30, 12), lambda x: x[..., [*range(11), 0]]),
+    "nearly repeated rows": lambda: _with_inputs(
         draw(4, 30, 12), lambda x: torch.cat([x[:, :1] + 1e-5 * x[:, 1:2], x[:, 1:]], 1)
     ),
-    "first input at the size of rounding errors": lambda: _with(
+    "first input at the size of rounding errors": lambda: _with_inputs(
         draw(4, 30, 5), lambda x: torch.cat([4.8e-16 * x[:, :1], x[:, 1:]], 1)
     ),
-    "one dimension, first input far smaller than the others": lambda: _with(
+    "one dimension, first input far smaller than the others": lambda: _with_inputs(
         draw(4, 30, 1), lambda x: torch.cat([1e-7 * x[:, :1].sign(), x[:, 1:]], 1)
     ),
-    "large repeated rows": lambda: _with(draw(8, 4, 4), lambda x: 1e13 * x[:, [0, 0, 1, 0]]),
-    "all inputs zero": lambda: _with(draw(2, 6, 3), torch.zeros_like),
-    "skewed": lambda: _with(draw(8, 41, 20), lambda x: x / torch.arange(1, 21) ** 2),
+    "large repeated rows": lambda: _with_inputs(draw(8, 4, 4), lambda x: 1e13 * x[:, [0, 0, 1, 0]]),
+    "all inputs zero": lambda: _with_inputs(draw(2, 6, 3), torch.zeros_like),
+    "skewed": lambda: _with_inputs(draw(8, 41, 20), lambda x: x / torch.arange(1, 21) ** 2),
 }
 
 
-def _with(points: Points, change) -> Points:  # type: ignore[no-untyped-def]
+def _with_inputs(points: Points, change) -> Points:  # type: ignore[no-untyped-def]
     return Points.full(change(points.x), points.y)
 
 
@@ -99,7 +99,7 @@ def test_least_squares_recovers_noiseless_functions() -> None:
     assert error < 1e-6
 
 
-def test_least_squares_answers_in_a_long_context_with_padding() -> None:
+def test_least_squares_equals_numpy_in_a_long_context_with_padding() -> None:
     points = draw(3, 120, 5)
     mask = torch.rand(3, 120, generator=torch.Generator().manual_seed(1)) < 0.7
     prediction = LeastSquares().predict_targets(Points(points.x, points.y, mask), points.x[:, :4]).mean
@@ -109,8 +109,10 @@ def test_least_squares_answers_in_a_long_context_with_padding() -> None:
 
 
 @pytest.mark.parametrize("points", [12, 130])
-def test_ridge_with_the_noise_variance_is_the_posterior_mean(points: int) -> None:
-    """The posterior for w ~ N(0, I) and noise N(0, sigma²) is updated with each observation (Kalman filter)."""
+def test_ridge_with_the_noise_variance_as_penalty_is_the_posterior_mean(points: int) -> None:
+    """The posterior for w ~ N(0, I) and noise N(0, sigma²) is updated with one observation at a time (Kalman
+    filter).
+    """
     sigma2 = 0.5
     data = draw(2, points, 4, noise=sigma2**0.5)
 
@@ -137,7 +139,7 @@ def test_ridge_equals_scikit_learn() -> None:
 
 
 @pytest.mark.parametrize("penalty", [1e-10, 1e-14, 1e-18])
-def test_ridge_with_a_tiny_penalty_equals_least_squares_with_penalty_rows(penalty: float) -> None:
+def test_ridge_with_a_tiny_penalty_equals_least_squares_with_additional_penalty_rows(penalty: float) -> None:
     data = draw(3, 30, 5)
     rows = math.sqrt(penalty) * np.eye(5)
 
@@ -150,7 +152,7 @@ def test_ridge_with_a_tiny_penalty_equals_least_squares_with_penalty_rows(penalt
 
 @pytest.mark.parametrize("scale", [1e5, 1e7, 1e9])
 @pytest.mark.parametrize("penalty", [1.0, 0.01])
-def test_ridge_is_exact_with_inputs_of_different_scales(scale: float, penalty: float) -> None:
+def test_ridge_is_accurate_for_inputs_of_different_scales(scale: float, penalty: float) -> None:
     data = draw(3, 30, 3)
     scales = torch.tensor([scale, 1.0, 1.0], dtype=torch.float64)
 
@@ -160,8 +162,8 @@ def test_ridge_is_exact_with_inputs_of_different_scales(scale: float, penalty: f
         q, r = np.linalg.qr(rows / norms)
         return float(query @ (np.linalg.solve(r, q.T @ np.concatenate([np.zeros(3), y])) / norms))
 
-    prediction = Ridge(RidgeSettings(penalty=penalty)).predict_next(_with(data, lambda x: scales * x)).mean
-    expected = each_prefix(_with(data, lambda x: scales * x), exact)
+    prediction = Ridge(RidgeSettings(penalty=penalty)).predict_next(_with_inputs(data, lambda x: scales * x)).mean
+    expected = each_prefix(_with_inputs(data, lambda x: scales * x), exact)
     torch.testing.assert_close(prediction, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -197,7 +199,7 @@ def test_ridge_on_features_equals_scikit_learn() -> None:
 
 @pytest.mark.parametrize("task", ["quadratic", "combination", "relu-network-shared"])
 def test_sampled_weights_of_features_have_the_variance_that_the_penalty_assumes(task: str) -> None:
-    """E y² is this variance times the squared length of the features (20,000 functions, four standard errors)."""
+    """E y² is this variance times the squared norm of the features (20,000 functions, four standard errors)."""
     family = resolve_task(task, "smoke")[0].build()
     points = family.sample(Request(20_000, 1, torch.Generator().manual_seed(0))).context
     features = family.features(points.x[:, 0]).double()
@@ -219,8 +221,10 @@ def sparse(noise: float, dim: int = 5, sparsity: int = 2) -> tuple[SparseLinear,
 
 
 @pytest.mark.slow
-def test_sparse_answers_are_averages_over_supports_weighted_by_the_density_of_the_labels() -> None:
-    """The reference computes the normal density of all labels and the posterior mean of each support in closed form."""
+def test_sparse_predictions_are_averages_over_supports_weighted_by_their_likelihood() -> None:
+    """The reference computes the normal density of all outputs and the posterior mean for each support in closed
+    form.
+    """
     from scipy.stats import multivariate_normal
 
     sigma = 0.7
@@ -240,8 +244,10 @@ def test_sparse_answers_are_averages_over_supports_weighted_by_the_density_of_th
     torch.testing.assert_close(prediction, each_prefix(data, average), rtol=1e-8, atol=1e-8)
 
 
-def test_noiseless_sparse_weights_are_recovered_from_one_point_more_than_their_number() -> None:
-    """With one point, each support explains the label; its weight is the density of the label under N(0, |x|²)."""
+def test_noiseless_sparse_weights_are_recovered_from_one_more_point_than_weights() -> None:
+    """With one point, each support explains the output, and its weight is the density of the output under N(0,
+    |x|²).
+    """
     family, data = sparse(0.0)
     prediction = SpikeAndSlab(facts=TaskFacts(family=family)).predict_next(data).mean
     torch.testing.assert_close(prediction[:, 3:], data.y[:, 3:], rtol=1e-4, atol=1e-4)
@@ -256,7 +262,7 @@ def test_noiseless_sparse_weights_are_recovered_from_one_point_more_than_their_n
     np.testing.assert_allclose(prediction[:, 1, 0].numpy(), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_too_many_supports_and_unknown_numbers_of_weights_are_refused() -> None:
+def test_too_many_supports_and_other_families_are_refused() -> None:
     family, data = sparse(0.0, dim=40, sparsity=5)
     with refused("too-large", "SpikeAndSlab", "658,008", "5 of 40 weights", "16,000", "--baseline"):
         SpikeAndSlab(facts=TaskFacts(family=family)).predict_next(data)
@@ -265,7 +271,7 @@ def test_too_many_supports_and_unknown_numbers_of_weights_are_refused() -> None:
 
 
 @pytest.mark.parametrize("lengthscale", ["sqrt-dim", 1.5])
-def test_kernel_ridge_is_gaussian_process_regression(lengthscale: str | float) -> None:
+def test_kernel_ridge_equals_gaussian_process_regression(lengthscale: str | float) -> None:
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
@@ -287,7 +293,7 @@ def test_kernel_ridge_of_many_close_points_works_without_noise() -> None:
     torch.testing.assert_close(prediction[:, 10:], x[:, 10:].sin(), rtol=1e-3, atol=1e-3)
 
 
-def test_averaging_is_the_mean_of_the_products() -> None:
+def test_averaging_predicts_with_the_mean_of_products_of_inputs_and_outputs() -> None:
     data = draw(3, 12, 4)
     expected = each_prefix(data, lambda x, y, q: q @ (x * y[:, None]).mean(0))
     torch.testing.assert_close(Averaging().predict_next(data).mean, expected)

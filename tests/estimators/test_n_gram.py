@@ -1,4 +1,4 @@
-"""N-grams against counts in plain Python, and refusals of other tasks."""
+"""N-grams against counts in plain Python, and errors for other tasks."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def n_gram(**settings: float) -> NGram:
 
 
 def random_points(episodes: int, length: int, seed: int = 0) -> Points:
-    """Tokens of which 0 is the most frequent, with predictions in float64."""
+    """Random tokens, of which 0 is the most frequent. Predictions for them are in float64."""
     uniform = torch.rand((episodes, length), generator=torch.Generator().manual_seed(seed))
     return Points.full(torch.empty((episodes, length, 0), dtype=torch.float64), (uniform**2 * CLASSES).long())
 
 
-def counted(tokens: list[int], order: int, smoothing: float) -> list[float]:
-    """Smoothed shares of the tokens that followed the last `order` tokens."""
+def count_frequencies(tokens: list[int], order: int, smoothing: float) -> list[float]:
+    """The smoothed frequencies of tokens that followed earlier occurrences of the last `order` tokens."""
     counts = [smoothing] * CLASSES
     if len(tokens) >= order:
         last = tokens[len(tokens) - order :]
@@ -45,19 +45,19 @@ def counted(tokens: list[int], order: int, smoothing: float) -> list[float]:
 
 @pytest.mark.parametrize("order", [0, 1, 2, 3])
 @pytest.mark.parametrize("smoothing", [1.0, 0.01])
-def test_probabilities_are_smoothed_shares(order: int, smoothing: float) -> None:
+def test_probabilities_are_smoothed_frequencies(order: int, smoothing: float) -> None:
     points = random_points(5, 40)
     predictor = n_gram(order=order, smoothing=smoothing)
     answers = predictor.predict_next(points).logits.exp().numpy()
     last = predictor.predict_targets(points, points.x[:, :2]).logits.exp().numpy()
     for b, tokens in enumerate(points.y.tolist()):
-        expected = [counted(tokens[:n], order, smoothing) for n in range(41)]
+        expected = [count_frequencies(tokens[:n], order, smoothing) for n in range(41)]
         np.testing.assert_allclose(answers[b], expected[:-1], rtol=1e-12)
         np.testing.assert_allclose(last[b], expected[-1:] * 2, rtol=1e-12)
     np.testing.assert_allclose(answers[:, : order + 1][:, : max(order, 1)], 1 / CLASSES)
 
 
-def test_a_bigram_is_the_exact_answer_to_a_chain_with_uniform_rows() -> None:
+def test_a_bigram_is_the_bayes_predictor_of_a_chain_with_uniformly_distributed_rows() -> None:
     chains = MarkovChains(MarkovParameters(symbols=CLASSES))
     context = chains.sample(Request(6, 50, torch.Generator().manual_seed(0))).context.to(dtype=torch.float64)
     expected = BayesChain(facts=chains.facts()).predict_next(context).logits
@@ -70,11 +70,13 @@ def test_masked_tokens_are_not_counted(order: int) -> None:
     mask = torch.rand(6, 30, generator=torch.Generator().manual_seed(1)) < 0.6
     answer = n_gram(order=order).predict_next(replace(points, y=points.y.masked_fill(~mask, 99), mask=mask))
     for b in range(6):
-        expected = [counted(points.y[b, :n][mask[b, :n]].tolist(), order, 1.0) for n in range(30) if mask[b, n]]
+        expected = [
+            count_frequencies(points.y[b, :n][mask[b, :n]].tolist(), order, 1.0) for n in range(30) if mask[b, n]
+        ]
         np.testing.assert_allclose(answer.logits[b, mask[b]].exp(), expected, rtol=1e-12)
 
 
-def test_later_tokens_change_nothing() -> None:
+def test_predictions_do_not_depend_on_later_tokens() -> None:
     points = random_points(4, 30)
     changed = points.y.clone()
     changed[:, 20:] = CLASSES - 1 - changed[:, 20:]
@@ -82,7 +84,7 @@ def test_later_tokens_change_nothing() -> None:
     assert torch.equal(answer[:, :21], other[:, :21]) and not torch.equal(answer, other)
 
 
-def test_episodes_may_be_processed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_do_not_depend_on_the_number_of_episodes_per_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     points = random_points(4, 30)
     points = replace(points, mask=torch.rand(4, 30, generator=torch.Generator().manual_seed(1)) < 0.6)
     expected = n_gram(order=2).predict_next(points, prefixes=[0, 3, 29]).logits
@@ -99,7 +101,7 @@ def test_uniform_predicts_equal_probabilities() -> None:
 
 @pytest.mark.parametrize("cls", [NGram, Uniform])
 def test_other_tasks_are_refused(cls: type[NGram] | type[Uniform]) -> None:
-    """Numbers, labels of inputs, events and vectors are not streams of tokens."""
+    """Tasks with numbers, labels of inputs, events or vectors are not streams of tokens."""
     for episodes, classes in (
         (example_episodes(), None),
         (example_episodes(classes=CLASSES), CLASSES),
@@ -119,7 +121,7 @@ def test_a_token_outside_the_vocabulary_is_refused(token: int) -> None:
         n_gram().predict_next(points)
 
 
-def test_bad_settings_are_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     for key, value in (("order", -1), ("order", 17), ("smoothing", 0.0)):
         with refused("bad-value", key, value):
             validate(NGramSettings, {key: value}, "baseline")

@@ -1,4 +1,4 @@
-"""Nearest neighbours, the two-layer network and gradient descent compared with libraries and loops; workers."""
+"""Nearest neighbours, the two-layer network and gradient descent, against libraries and loops, and worker processes."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ def draw(episodes: int, points: int, dim: int) -> Points:
     return Points.full(torch.randn(episodes, points, dim, generator=g), torch.randn(episodes, points, 1, generator=g))
 
 
-def test_zero_and_mean() -> None:
+def test_zero_predicts_0_and_mean_predicts_the_mean_output() -> None:
     points = draw(3, 7, 2)
     assert not Zero().predict_next(points).mean.any()
     torch.testing.assert_close(Mean().predict_next(points).mean[:, 5, 0], points.y[:, :5, 0].mean(1))
@@ -88,7 +88,7 @@ def test_initial_weights_are_distributed_as_in_torch_linear_and_depend_on_the_se
 
 
 @pytest.mark.slow
-def test_worker_processes_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_processes_give_the_same_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
     points = draw(3, 10, 4)
     tree = GreedyTree(TreeSettings(backend="library"))
     expected = tree.predict_next(points).mean
@@ -99,7 +99,7 @@ def test_worker_processes_give_the_same_answers(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.slow
 def test_a_killed_worker_does_not_stop_the_work() -> None:
-    """This runs in a new process, because it kills a child process."""
+    """The test starts a new process, because it kills a child process."""
     script = """
         import os, signal, sys
         from iclbench.estimators import workers
@@ -127,7 +127,7 @@ def test_a_killed_worker_does_not_stop_the_work() -> None:
 def plain_descent(
     x: np.ndarray, y: np.ndarray, query: np.ndarray, gamma: float, steps: int, transformed: bool
 ) -> float:
-    """The steps of the definition."""
+    """Gradient descent, computed by the steps of its definition."""
     k, d = x.shape
     transform = np.eye(d) - gamma * x.T @ x
     transformed_x = x @ transform
@@ -159,7 +159,7 @@ def test_gradient_descent_equals_explicit_steps_at_each_prefix(gamma: float, ste
 
 
 def test_masked_points_do_not_change_gradient_descent() -> None:
-    """Contexts of several sizes with masked points are compared with explicit steps on the valid points."""
+    """The reference are explicit steps on the valid points of contexts of several sizes."""
     points, targets = draw(3, 12, 4).to(dtype=torch.float64), draw(3, 6, 4).to(dtype=torch.float64)
     mask = torch.rand(3, 12, generator=torch.Generator().manual_seed(2)) < 0.6
     assert len(set(mask.sum(1).tolist())) > 1 and not mask[:, 0].all()
@@ -179,8 +179,8 @@ def test_masked_points_do_not_change_gradient_descent() -> None:
 
 @pytest.mark.slow
 def test_gd_and_gd_plus_plus_have_the_measured_errors_on_skewed_data() -> None:
-    """MSE/d after 23 steps on 40 examples: 0.62 for GD, 0.043 for GD++ with gamma from 1e-4 to 5e-4 (measured with
-    another implementation)."""
+    """Another implementation measured the MSE/d after 23 steps on 40 examples: 0.62 for GD, and 0.043 for GD++ with
+    gamma from 1e-4 to 5e-4."""
     family = SkewedLinear(SkewedLinearParameters(dim=20))
     points = family.sample(Request(2000, 60, torch.Generator().manual_seed(0))).context
     context, targets = points.span(0, 40), points.span(40)
@@ -201,7 +201,9 @@ def test_gd_and_gd_plus_plus_have_the_measured_errors_on_skewed_data() -> None:
 
 @pytest.mark.parametrize("scale", [0.1, 3.0, 8.0, 300.0])
 def test_the_grid_of_gamma_is_that_of_the_paper(scale: float) -> None:
-    """300 values from 1e-6 to 1e-3, evenly spaced in the logarithm; errors are compared with explicit steps."""
+    """The grid has 300 values from 1e-6 to 1e-3, evenly spaced in the logarithm. Errors are compared with explicit
+    steps.
+    """
     points = draw(2, 9, 3).to(dtype=torch.float64)
     points = Points.full(scale * points.x, points.y)
     context, targets = points.span(0, 8), points.span(8)

@@ -1,4 +1,4 @@
-"""Classes with scikit-learn's interface as estimators, compared with direct calls of the libraries."""
+"""Classes with the interface of scikit-learn as estimators, against predict_directly calls of the libraries."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from tests.refusals import refused
 RNG = np.random.default_rng(0)
 X, Q = RNG.normal(size=(3, 40, 4)), RNG.normal(size=(3, 15, 4))
 Y = X[..., :1] - X[..., 1:2] ** 2 + 0.1 * RNG.normal(size=(3, 40, 1))
-LABELS = np.where(X[..., 0] > 0, 3, np.where(X[..., 1] > 0, 1, 0))  # no label 2, of five
+LABELS = np.where(X[..., 0] > 0, 3, np.where(X[..., 1] > 0, 1, 0))  # of the five labels, 2 and 4 do not occur
 
 
 def estimator(target: str, classes: int | None = None, seed: int = 0, **settings: object):
@@ -38,12 +38,12 @@ def estimator(target: str, classes: int | None = None, seed: int = 0, **settings
     return cls(cls.Settings(**settings), TaskFacts(classes=classes), seed=seed)
 
 
-def answers(target: str, y: np.ndarray = Y, classes: int | None = None, **settings: object):
+def predict(target: str, y: np.ndarray = Y, classes: int | None = None, **settings: object):
     points = Points.full(torch.from_numpy(X), torch.from_numpy(y))
     return estimator(target, classes, **settings).predict_targets(points, torch.from_numpy(Q))
 
 
-def direct(model, y: np.ndarray = Y[..., 0]) -> np.ndarray:
+def predict_directly(model, y: np.ndarray = Y[..., 0]) -> np.ndarray:
     return np.stack([model.fit(X[i], y[i]).predict(Q[i]) for i in range(3)])
 
 
@@ -55,10 +55,10 @@ def direct(model, y: np.ndarray = Y[..., 0]) -> np.ndarray:
         ("sklearn.ensemble:RandomForestRegressor", {"n_estimators": 5}, RandomForestRegressor(5, random_state=0)),
     ],
 )
-def test_numbers_are_those_of_the_library(target: str, settings: dict, model: object) -> None:
-    answer = answers(target, **settings)
+def test_predicted_numbers_equal_the_library(target: str, settings: dict, model: object) -> None:
+    answer = predict(target, **settings)
     assert isinstance(answer, Point)
-    np.testing.assert_allclose(answer.mean[..., 0], direct(model), rtol=1e-10)
+    np.testing.assert_allclose(answer.mean[..., 0], predict_directly(model), rtol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,11 @@ def test_numbers_are_those_of_the_library(target: str, settings: dict, model: ob
         ("sklearn.ensemble:RandomForestClassifier", {"n_estimators": 5}, RandomForestClassifier(5, random_state=0)),
     ],
 )
-def test_probabilities_and_log_loss_are_those_of_the_library(target: str, settings: dict, model: object) -> None:
-    """The labels of the library are numbered from 0, and the two classes that no point has get the smallest
-    probability."""
-    answer = answers(target, LABELS, classes=5, **settings)
+def test_probabilities_and_log_loss_equal_the_library(target: str, settings: dict, model: object) -> None:
+    """The library numbers the labels of the context from 0. The two classes without points have the smallest
+    probability.
+    """
+    answer = predict(target, LABELS, classes=5, **settings)
     assert isinstance(answer, Categorical)
     for i in range(3):
         present = np.unique(LABELS[i])
@@ -97,7 +98,7 @@ def test_settings_may_be_objects() -> None:
         "k1": {"class": f"{kernels}:RBF", "length_scale": 2.0},
         "k2": {"class": f"{kernels}:WhiteKernel", "noise_level": 0.1},
     }
-    answer = answers("sklearn.gaussian_process:GaussianProcessRegressor", kernel=kernel)
+    answer = predict("sklearn.gaussian_process:GaussianProcessRegressor", kernel=kernel)
     assert isinstance(answer, Gaussian)
     model = GaussianProcessRegressor(Sum(RBF(2.0), WhiteKernel(0.1)), random_state=0)
     for i in range(3):
@@ -106,7 +107,7 @@ def test_settings_may_be_objects() -> None:
         np.testing.assert_allclose(answer.std[i, :, 0], std, rtol=1e-6)
 
 
-def test_a_search_chooses_in_every_context_and_needs_points_for_its_folds() -> None:
+def test_a_grid_search_is_run_in_every_context_even_with_fewer_points_than_folds() -> None:
     settings = {
         "estimator": {"class": "sklearn.neighbors:KNeighborsClassifier"},
         "param_grid": {"n_neighbors": [1, 9]},
@@ -114,12 +115,14 @@ def test_a_search_chooses_in_every_context_and_needs_points_for_its_folds() -> N
     }
     target = "sklearn.model_selection:GridSearchCV"
     model = GridSearchCV(KNeighborsClassifier(), {"n_neighbors": [1, 9]}, cv=3)
-    np.testing.assert_array_equal(answers(target, LABELS, classes=5, **settings).point(), direct(model, LABELS))
+    np.testing.assert_array_equal(
+        predict(target, LABELS, classes=5, **settings).point(), predict_directly(model, LABELS)
+    )
     few = Points.full(torch.from_numpy(X[:1, :2]), torch.tensor([[0, 1]]))
     assert estimator(target, 5, **settings).predict_targets(few, torch.from_numpy(Q[:1])).logits.isfinite().all()
 
 
-def test_contexts_of_one_class_and_without_points() -> None:
+def test_contexts_may_have_a_single_class_or_no_points() -> None:
     points = Points.full(torch.from_numpy(X), torch.full((3, 40), 2))
     logistic = estimator("sklearn.linear_model:LogisticRegression", 5)
     answer = logistic.predict_targets(points, torch.from_numpy(Q))
@@ -133,13 +136,13 @@ def test_contexts_of_one_class_and_without_points() -> None:
 
 
 def test_classes_without_probabilities_predict_a_class_with_confidence() -> None:
-    answer = answers("sklearn.linear_model:RidgeClassifier", LABELS, classes=5)
+    answer = predict("sklearn.linear_model:RidgeClassifier", LABELS, classes=5)
     assert torch.isclose(
         answer.logits.softmax(-1).max(-1).values, torch.tensor(0.99, dtype=torch.float64), atol=1e-6
     ).all()
 
 
-def test_the_seed_is_that_of_the_evaluation() -> None:
+def test_random_estimators_depend_on_the_given_seed() -> None:
     points = Points.full(torch.from_numpy(X), torch.from_numpy(Y))
     target = "sklearn.ensemble:RandomForestRegressor"
     means = [
@@ -149,13 +152,13 @@ def test_the_seed_is_that_of_the_evaluation() -> None:
     assert torch.equal(means[0], means[1]) and not torch.equal(means[0], means[2])
 
 
-def test_wrong_settings_and_outputs_are_refused() -> None:
+def test_invalid_settings_and_outputs_are_refused() -> None:
     with refused("unknown-name", "SVR", "c", "C"):
         estimator("sklearn.svm:SVR", c=1.0)
     with refused("not-applicable", "SVR", "class labels"):
-        answers("sklearn.svm:SVR", LABELS, classes=5)
+        predict("sklearn.svm:SVR", LABELS, classes=5)
     with refused("not-applicable", "SVC", "numbers"):
-        answers("sklearn.svm:SVC")
+        predict("sklearn.svm:SVC")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +171,7 @@ def test_tasks_without_rows_of_features_are_refused(task: str, target: str) -> N
         contestants.baselines(prompts, [target])
 
 
-def test_a_class_is_a_baseline_with_a_name_and_an_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_can_be_a_baseline_with_a_name_and_an_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, card = load_baseline("sklearn.svm:SVR")
     assert name == "sklearn-svm-svr" and card.estimator == "sklearn.svm:SVR"
     path = tmp_path / "svr.toml"
@@ -186,6 +189,6 @@ def test_a_class_is_a_baseline_with_a_name_and_an_identity(tmp_path: Path, monke
         ESTIMATORS.get("own_model:Own")
     trust.trust("own_model")
     monkeypatch.syspath_prepend(tmp_path)
-    np.testing.assert_allclose(answers("own_model:Own").mean[..., 0], np.repeat(Y.mean(1), 15, 1))
+    np.testing.assert_allclose(predict("own_model:Own").mean[..., 0], np.repeat(Y.mean(1), 15, 1))
     code = identity.baseline_settings(load_baseline("own_model:Own")[1])["code"]
     assert isinstance(code, str) and len(code) == 12, "a module of the user is identified by its source"

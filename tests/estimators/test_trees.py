@@ -1,4 +1,4 @@
-"""Trees and boosting at all prefixes are bitwise equal to scikit-learn and XGBoost, including ties."""
+"""Trees and boosting are bitwise equal to scikit-learn and XGBoost for all prefixes, including ties."""
 
 import json
 import logging
@@ -15,7 +15,7 @@ from iclbench.estimators import compiled_boosting, trees
 from iclbench.estimators.compiling import compiled
 from iclbench.estimators.trees import BoostingSettings, GreedyTree, LibraryEstimator, TreeSettings, XGBoost
 
-# Sizes of prefixes of 40 points, some around those at which scikit-learn changes its sorting algorithm.
+# Prefixes of 40 points, including sizes near those at which scikit-learn changes its sorting algorithm.
 PREFIXES = [0, 1, 2, 3, 5, 9, 15, 16, 17, 28, 39]
 KINDS = [
     "continuous",
@@ -44,15 +44,15 @@ def draw(kind: str, episodes: int = 2, points: int = 40, dim: int = 5) -> Points
             y = np.full_like(y, 0.3)
         case "few outputs":
             y = np.where(x[:, :, 0] > 0, 1.37, -0.21) + 0.713 * (x[:, :, 1] > 0.3)
-        case "skewed":  # some coordinates differ by less than scikit-learn's threshold for equal values
+        case "skewed":  # some inputs differ by less than scikit-learn's threshold for equal values
             x *= np.logspace(0, -9, dim)
         case "wide outputs":  # float64 does not represent their sums exactly
             y = np.exp(8 * y)
     return Points.full(torch.tensor(x, dtype=torch.float32), torch.tensor(y, dtype=torch.float32).unsqueeze(2))
 
 
-def loop_answers(estimator: LibraryEstimator, points: Points, prefixes: list[int]) -> np.ndarray:
-    """The answers of the library, fitted on each prefix."""
+def predict_in_loop(estimator: LibraryEstimator, points: Points, prefixes: list[int]) -> np.ndarray:
+    """The predictions of the library, fitted separately on each prefix."""
     x, y = estimator.features(points.x).numpy(), points.y[..., 0].numpy()
     answers = np.zeros((len(x), len(prefixes)), np.float32)
     for b in range(len(x)):
@@ -67,7 +67,7 @@ def loop_answers(estimator: LibraryEstimator, points: Points, prefixes: list[int
 def test_trees_are_bitwise_equal_to_scikit_learn(kind: str, settings: dict[str, int]) -> None:
     points, estimator = draw(kind), GreedyTree(TreeSettings(**settings))
     prediction = estimator.predict_next(points, prefixes=PREFIXES).mean[..., 0].numpy()
-    np.testing.assert_array_equal(prediction, loop_answers(estimator, points, PREFIXES))
+    np.testing.assert_array_equal(prediction, predict_in_loop(estimator, points, PREFIXES))
 
 
 @pytest.mark.parametrize("name", ["xgboost", "xgboost-default", "xgboost-sign"])
@@ -77,11 +77,11 @@ def test_boosting_is_bitwise_equal_to_xgboost(kind: str, name: str) -> None:
     estimator = XGBoost(validate(BoostingSettings, card.settings, name))
     prefixes = [0, 1, 2, 9, 39]
     prediction = estimator.predict_next(points, prefixes=prefixes).mean[..., 0].numpy()
-    np.testing.assert_array_equal(prediction, loop_answers(estimator, points, prefixes))
+    np.testing.assert_array_equal(prediction, predict_in_loop(estimator, points, prefixes))
 
 
 def test_gains_are_rounded_as_in_xgboost() -> None:
-    """In one of some thousand fits, the rounding decides between two nearly equal splits."""
+    """In about one of a thousand fits, rounding decides between two nearly equal splits."""
     from xgboost import XGBRegressor
 
     rng = np.random.default_rng(0)
@@ -99,7 +99,7 @@ def test_gains_are_rounded_as_in_xgboost() -> None:
 
 def test_the_base_score_is_rounded_as_in_xgboost() -> None:
     rng = np.random.default_rng(0)
-    while True:  # until the order of division and addition changes the result
+    while True:  # repeat until the order of division and addition changes the result
         y = (4 * rng.standard_normal(30)).astype(np.float32)
         terms = y.astype(np.float64)
         mean = np.float32(np.cumsum(terms / 30)[-1])
@@ -107,13 +107,15 @@ def test_the_base_score_is_rounded_as_in_xgboost() -> None:
             break
     points = Points.full(torch.zeros(1, 31, 1), torch.tensor([*y, 0.0])[None, :, None])
     estimator = XGBoost(BoostingSettings(n_estimators=1))
-    assert estimator.predict_next(points, prefixes=[30]).mean.item() == loop_answers(estimator, points, [30])[0, 0]
+    assert estimator.predict_next(points, prefixes=[30]).mean.item() == predict_in_loop(estimator, points, [30])[0, 0]
 
 
 @pytest.mark.parametrize(
     "estimator", [GreedyTree(), XGBoost(BoostingSettings(n_estimators=5))], ids=["tree", "boosted"]
 )
-def test_the_library_fits_more_than_128_points(estimator: LibraryEstimator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefixes_of_more_than_128_points_are_fitted_by_the_library(
+    estimator: LibraryEstimator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     points, prefixes = draw("continuous", episodes=1, points=131, dim=3), [20, 127, 128, 129, 130]
     job_lengths: list[np.ndarray] = []
     original = trees.map_episodes
@@ -124,11 +126,11 @@ def test_the_library_fits_more_than_128_points(estimator: LibraryEstimator, monk
 
     monkeypatch.setattr(trees, "map_episodes", map_episodes)
     prediction = estimator.predict_next(points, prefixes=prefixes).mean[..., 0].numpy()
-    np.testing.assert_array_equal(prediction, loop_answers(estimator, points, prefixes))
+    np.testing.assert_array_equal(prediction, predict_in_loop(estimator, points, prefixes))
     assert [n for lengths in job_lengths for n in lengths if n > 0] == [129, 130]
 
 
-def test_masked_points_and_empty_contexts() -> None:
+def test_contexts_may_have_masked_points_or_be_empty() -> None:
     points = draw("discrete")
     mask = torch.rand(points.mask.shape, generator=torch.Generator().manual_seed(0)) > 0.4
     masked = Points(points.x, points.y, mask)
@@ -143,7 +145,7 @@ def test_masked_points_and_empty_contexts() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cls", [GreedyTree, XGBoost])
-def test_answers_without_numba_are_the_same(
+def test_predictions_are_the_same_without_numba(
     cls: type[LibraryEstimator], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     points = draw("few outputs")
@@ -157,23 +159,23 @@ def test_answers_without_numba_are_the_same(
     assert ["numba" in record.message for record in caplog.records] == [True]
 
 
-def test_the_library_fits_with_settings_that_are_not_compiled() -> None:
-    """The compiled code supports only the settings that the cards pin."""
+def test_settings_that_the_compiled_code_does_not_support_are_fitted_by_the_library() -> None:
+    """The compiled code supports only the settings of the cards."""
     points = draw("continuous")
     for changed in ({"reg_lambda": 2.0}, {"tree_method": "exact"}, {"min_child_weight": 3.0}, {"max_bin": 8}):
         estimator = XGBoost(BoostingSettings(n_estimators=5, **changed))
         prediction = estimator.predict_next(points, prefixes=[30]).mean[..., 0].numpy()
-        np.testing.assert_array_equal(prediction, loop_answers(estimator, points, [30]))
-        assert not np.array_equal(prediction, loop_answers(XGBoost(BoostingSettings(n_estimators=5)), points, [30]))
+        np.testing.assert_array_equal(prediction, predict_in_loop(estimator, points, [30]))
+        assert not np.array_equal(prediction, predict_in_loop(XGBoost(BoostingSettings(n_estimators=5)), points, [30]))
 
 
-def test_code_is_compiled_without_a_folder_for_the_cache() -> None:
+def test_functions_without_a_source_file_are_compiled_without_a_cache() -> None:
     namespace: dict[str, object] = {}
-    exec("def double(x):\n    return 2 * x", namespace)  # a function without a file has no folder
+    exec("def double(x):\n    return 2 * x", namespace)  # a function without a source file has no cache folder
     assert compiled(namespace["double"])(21) == 42  # type: ignore[arg-type]
 
 
-def test_answers_without_a_writable_cache_are_the_same(
+def test_predictions_are_the_same_without_a_writable_cache(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     points = draw("continuous")
@@ -186,7 +188,7 @@ def test_answers_without_a_writable_cache_are_the_same(
     assert "No space left on device" in caplog.text
 
 
-def test_threads_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_give_the_same_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
     points = draw("continuous", episodes=5)
     expected = GreedyTree().predict_next(points).mean
     monkeypatch.setenv("ICLBENCH_WORKERS", "3")

@@ -1,4 +1,4 @@
-"""Estimators of streams of vectors compared with scikit-learn, and the errors on other tasks."""
+"""Estimators of streams of vectors, against scikit-learn, and errors for other tasks."""
 
 import numpy as np
 import pytest
@@ -17,12 +17,12 @@ from tests.refusals import refused
 
 
 def stream(episodes: int = 3, points: int = 14, scale: float = 1.0) -> Points:
-    """Random walks of two coordinates."""
+    """Random walks in two dimensions."""
     steps = torch.randn(episodes, points, 2, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     return Points.full(torch.empty(episodes, points, 0, dtype=torch.float64), scale * steps.cumsum(1))
 
 
-def test_the_last_value_is_predicted() -> None:
+def test_last_value_predicts_the_last_value() -> None:
     points = stream()
     prediction = LastValue().predict_next(points).mean
     assert torch.equal(prediction[:, 1:], points.y[:, :-1]) and not prediction[:, 0].any()
@@ -44,7 +44,7 @@ def test_autoregression_equals_ridge_of_scikit_learn_at_each_prefix(order: int, 
                 assert prediction[b, n, coordinate] == pytest.approx(expected, rel=1e-7, abs=1e-9 * scale)
 
 
-def test_a_long_autoregression_finds_the_coefficients_of_a_process() -> None:
+def test_autoregression_on_a_long_stream_recovers_the_coefficients_of_the_process() -> None:
     generator = torch.Generator().manual_seed(0)
     y = torch.zeros(4, 3000, dtype=torch.float64)
     for n in range(2, 3000):
@@ -68,12 +68,12 @@ def test_other_tasks_are_refused(estimator: type[VectorStreamEstimator]) -> None
             estimator(facts=facts).predict_targets(episodes.context, episodes.queries.x)
 
 
-def test_estimators_that_read_inputs_are_refused_on_streams() -> None:
+def test_estimators_that_need_inputs_are_refused_on_streams() -> None:
     with refused("not-applicable", "Ridge"):
         Ridge().predict_next(stream())
 
 
 @pytest.mark.parametrize("settings", [{"order": 0}, {"order": 1001}, {"penalty": 0.0}, {"penalty": -1.0}])
-def test_bad_settings_are_refused(settings: dict[str, float]) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, float]) -> None:
     with refused("bad-value", next(iter(settings))):
         validate(AutoregressionSettings, settings, "ar-2")
