@@ -40,7 +40,7 @@ CARD = {
 
 
 def changed_card(**changes):
-    """A copy of `CARD` with new values at dotted keys (`__` for a dot); None removes a key."""
+    """Return a copy of `CARD` with new values at dotted keys (`__` for a dot). None removes a key."""
     card = tomllib.loads(tomli_w.dumps(CARD))
     for path, value in changes.items():
         *tables, key = path.split("__")
@@ -70,7 +70,7 @@ def test_the_tasks_of_the_papers_are_shipped():
 
 
 @pytest.mark.parametrize("name", SHIPPED_TASKS)
-def test_a_shipped_card_is_complete_and_fits_its_family(name):
+def test_a_shipped_card_is_complete_and_valid_for_its_family(name):
     task, card = load_task(name)
     assert task == name
     assert set(PRESETS) - {"grid"} <= set(card.presets), "only one card of each family has the preset grid"
@@ -88,7 +88,7 @@ def test_a_shipped_card_is_complete_and_fits_its_family(name):
                 assert ramp.at(preset.train.steps - 1, end) == end, "the curriculum is complete at the last step"
     assert len(set(card.shifts)) == len(card.shifts)
     assert card.presets["smoke"].episodes == 64
-    # The accuracy of a single prediction varies more than its error.
+    # Classification needs more episodes, because accuracies of single predictions vary more than errors.
     assert card.presets["small"].episodes == (256 if family.classes is None else 512)
     assert card.presets["paper"].episodes >= 1280
     assert set(card.evaluators) <= family.evaluators().keys()
@@ -104,7 +104,7 @@ def test_a_shipped_card_is_complete_and_fits_its_family(name):
     assert simple_baselines <= set(card.baselines)
     if card.question == "next" and family.classes is None:
         assert {"least-squares", "xgboost"} <= set(card.baselines)
-        if card.family != "tabular-prior":  # descent on linear weights is of interest for functions of papers only
+        if card.family != "tabular-prior":  # only tasks of papers are compared with gradient descent on linear weights
             assert {"gd", "gd-plus-plus"} <= set(card.baselines)
         assert any(name.startswith("lasso") for name in card.baselines)
 
@@ -119,7 +119,7 @@ def test_shipped_cards_name_baselines_that_exist(name):
 
 
 @pytest.mark.parametrize("name", ["linear", "sparse-linear", "skewed-linear", "noisy-linear", "quadratic"])
-def test_the_papers_curriculum_reaches_20_dimensions_at_step_30000(name):
+def test_the_curriculum_of_the_paper_reaches_20_dimensions_at_step_30000(name):
     train = load_task(name)[1].presets["paper"].train
     assert (train.steps, train.batch, train.lr, train.schedule, train.optimiser) == (
         500_001,
@@ -134,13 +134,13 @@ def test_the_papers_curriculum_reaches_20_dimensions_at_step_30000(name):
 
 
 @pytest.mark.parametrize("name", ["relu-network", "decision-tree"])
-def test_the_papers_longer_curriculum_reaches_101_points_at_step_30000(name):
+def test_the_longer_curriculum_of_the_paper_reaches_101_points_at_step_30000(name):
     preset = load_task(name)[1].presets["paper"]
     assert preset.points == 100
     assert [preset.train.curriculum.points.at(s, 101) for s in (0, 29_999, 30_000)] == [26, 96, 101]
 
 
-def test_a_ramp_stays_at_its_end():
+def test_a_ramp_is_constant_after_its_end():
     ramp = Ramp(start=2, by=3, every=10)
     assert [ramp.at(step, 7) for step in (0, 9, 10, 19, 20, 10**6)] == [2, 2, 5, 5, 7, 7]
 
@@ -157,7 +157,7 @@ def test_a_card_is_loaded_by_path_and_named_after_its_file(tmp_path):
 
 
 def test_a_family_may_be_a_class_of_another_package(tmp_path):
-    """The class does not exist, since reading a card does not import it."""
+    """The class need not exist, because reading a card does not import it."""
     family = "my_package.spiral:Spiral"
     assert load_task(write(tmp_path, changed_card(family=family)))[1].family == family
 
@@ -246,8 +246,8 @@ def test_a_file_that_is_not_a_card_raises_an_error(tmp_path, text, code, message
         load_task(path)
 
 
-def test_a_card_with_a_byte_order_mark_is_read(tmp_path):
-    """Some editors on Windows write one."""
+def test_a_card_may_start_with_a_byte_order_mark(tmp_path):
+    """Some editors on Windows write a byte order mark."""
     path = Path(write(tmp_path, CARD))
     expected = read_toml(path)
     path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
@@ -282,13 +282,13 @@ def test_errors_of_unknown_tasks_and_presets_list_similar_names():
 
 
 @pytest.mark.parametrize("name", ["../linear", "tasks/linear", "/etc/passwd", "", "linear/../linear"])
-def test_names_are_not_paths(name):
+def test_paths_are_refused_as_names(name):
     with pytest.raises(UnknownNameError):
         load_task(name)
 
 
 @pytest.mark.parametrize("stem", ["..", "a b", "-x", "ü", "a" * 80, ".hidden", "a;b"])
-def test_the_file_name_of_a_card_has_letters_digits_and_hyphens(tmp_path, stem):
+def test_the_file_name_of_a_card_must_consist_of_letters_digits_and_hyphens(tmp_path, stem):
     with refused("bad-syntax", f"{stem}.toml", "my-task.toml"):
         card_name(tmp_path / f"{stem}.toml")
 
@@ -302,7 +302,7 @@ def test_the_content_hash_does_not_depend_on_the_layout_of_a_card(tmp_path):
     assert content_hash(card) == content_hash(card.model_dump(mode="json", exclude_unset=True))
 
 
-def test_the_hash_of_a_card_depends_on_training_and_evaluation_only(tmp_path):
+def test_the_hash_of_a_card_depends_only_on_training_and_evaluation(tmp_path):
     def card_hash(**changes):
         return load_task(write(tmp_path, changed_card(**changes)))[1].hash
 
@@ -340,7 +340,7 @@ def load_or_check_error(load, path):
 @pytest.mark.slow
 @FUZZ
 @given(st.dictionaries(KEYS | st.text(max_size=8), VALUES, max_size=5))
-def test_any_dictionary_is_a_card_or_raises_an_error(tmp_path, values):
+def test_any_dictionary_is_a_valid_card_or_raises_an_error(tmp_path, values):
     load_or_check_error(load_task, write(tmp_path, values))
     load_or_check_error(load_baseline, write(tmp_path, values))
 
@@ -354,7 +354,7 @@ def test_any_value_in_a_valid_card_is_valid_or_raises_an_error(tmp_path, key, pr
 
 @FUZZ
 @given(st.text(max_size=100))
-def test_any_text_is_a_card_or_raises_an_error(tmp_path, text):
+def test_any_text_is_a_valid_card_or_raises_an_error(tmp_path, text):
     load_or_check_error(load_task, write(tmp_path, text))
 
 

@@ -1,4 +1,4 @@
-"""Tables of learning rates: which table is used, and which rates replace others."""
+"""Tables of learning rates: the table that is used, and the precedence of rates."""
 
 import re
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_rates_of_a_table_replace_the_card_and_options_replace_both(tmp_path: Pa
     assert (overridden.lr, overridden.warmup) == (0.5, 7)
 
 
-def test_a_variant_without_a_rate_has_the_rate_of_its_backbone_and_is_not_tuned(tmp_path: Path) -> None:
+def test_a_variant_without_a_rate_uses_the_rate_of_its_backbone_and_counts_as_not_tuned(tmp_path: Path) -> None:
     write(tmp_path, "smoke", table({"gpt2": {"lr": 0.25}}, ["linear"]))
     rates = Rates.of("smoke", "linear", results=tmp_path)
     names = ("gpt2", "gpt2-rotary", "cnp")
@@ -60,7 +60,7 @@ def test_a_variant_without_a_rate_has_the_rate_of_its_backbone_and_is_not_tuned(
     assert not rates.is_chosen("gpt2", settings["gpt2"].model_dump(mode="json") | {"lr": 0.5})
 
 
-def test_the_shipped_table_is_not_used_for_another_card_of_the_same_name(tmp_path: Path) -> None:
+def test_the_shipped_table_is_not_used_for_another_card_with_the_same_name(tmp_path: Path) -> None:
     card = tmp_path / "linear.toml"
     card.write_text(tomli_w.dumps(small_card() | {"presets": {"grid": small_card()["presets"]["smoke"]}}))
     assert resolve_run("linear", "mamba", "grid").train.lr != resolve_run(str(card), "mamba", "grid").train.lr
@@ -75,7 +75,7 @@ def test_the_shipped_table_is_used_for_a_copy_with_other_monitoring(tmp_path: Pa
     assert copy.train.lr == shipped.train.lr and copy.task.card != shipped.task.card
 
 
-def test_backbones_in_a_table_may_have_any_spelling(tmp_path: Path) -> None:
+def test_names_of_backbones_in_a_table_are_normalised(tmp_path: Path) -> None:
     write(tmp_path, "smoke", table({"gpt2_learned": {"lr": 0.25}}, ["linear"]))
     assert resolve_run("linear", "gpt2-learned", "smoke", results=tmp_path).train.lr == 0.25
 
@@ -96,8 +96,8 @@ def test_an_invalid_table_is_refused(
         resolve_run("linear", "gpt2", "smoke", results=tmp_path)
 
 
-def test_a_started_run_does_not_change_its_rate(tmp_path: Path, card_path: Path) -> None:
-    """A rate on the command line that differs from that of the run is an error."""
+def test_a_started_run_keeps_its_learning_rate(tmp_path: Path, card_path: Path) -> None:
+    """A learning rate on the command line that differs from the rate of the run is an error."""
     train = ["train", str(card_path), "gpt2", "-p", "smoke", "--results", str(tmp_path)]
     assert main(train) == 0
     started = Run(tmp_path / "runs" / "tiny-linear-gpt2-smoke-s0").config

@@ -1,4 +1,4 @@
-"""Resolution of cards, presets, files and overrides to frozen configurations."""
+"""Resolution of cards, presets, configuration files and overrides to frozen configurations."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from tests.conftest import small_card
 from tests.refusals import refused
 
 
-def test_overrides_are_toml_values_or_words() -> None:
+def test_values_of_overrides_are_toml_values_or_strings() -> None:
     parsed = parse_overrides(
         ["backbone.layers=6", "task.glyphs=omniglot", "train.lr=3e-4", "train.curriculum.dims.start=2"]
     )
@@ -28,7 +28,7 @@ def test_overrides_are_toml_values_or_words() -> None:
     }
 
 
-def test_values_that_the_toml_parser_cannot_read_are_words() -> None:
+def test_values_that_the_toml_parser_cannot_read_are_strings() -> None:
     for text in ("9" * 5000, "[" * 100_000):
         assert parse_overrides([f"backbone.layers={text}"])["backbone"] == {"layers": text}
 
@@ -39,7 +39,7 @@ def test_malformed_overrides_are_refused(pair: str) -> None:
         parse_overrides([pair])
 
 
-def test_an_unknown_root_of_an_override_is_refused() -> None:
+def test_an_override_with_an_unknown_section_is_refused() -> None:
     with refused("unknown-name", "'model'", "backbone"):
         parse_overrides(["model.layers=6"])
 
@@ -53,21 +53,21 @@ def test_overrides_of_one_table_are_merged() -> None:
             parse_overrides(pairs)
 
 
-def test_an_empty_table_removes_that_of_the_card(card_path: Path) -> None:
+def test_an_empty_table_removes_the_table_of_the_card(card_path: Path) -> None:
     curriculum = resolve_run(str(card_path), "gpt2", "smoke").train.curriculum
     empty = resolve_run(str(card_path), "gpt2", "smoke", overrides=["train.curriculum={}"]).train.curriculum
     assert curriculum.dims and curriculum.points and empty == Curriculum()
 
 
 @given(st.lists(st.text(max_size=30), max_size=3))
-def test_any_text_is_an_override_or_raises_a_usage_error(pairs: list[str]) -> None:
+def test_any_text_is_a_valid_override_or_raises_a_usage_error(pairs: list[str]) -> None:
     try:
         assert set(parse_overrides(pairs)) <= set(ROOTS)
     except UsageError as error:
         assert str(error)
 
 
-@settings(deadline=None)  # the first call imports torch
+@settings(deadline=None)  # the first call is slow, because it imports torch
 @given(st.sampled_from(ROOTS), st.text(alphabet="abcdlerstp_.", min_size=1, max_size=12), st.text(max_size=12))
 def test_any_override_resolves_or_raises_a_usage_error(root: str, key: str, value: str) -> None:
     try:
@@ -138,8 +138,8 @@ def test_a_spread_for_a_head_without_a_standard_deviation_is_refused(task: str, 
     resolve_run("gp-mixture", "cnp", "smoke", 0, ["backbone.spread=exp"])
 
 
-def test_a_bar_head_has_borders_in_units_of_the_outputs_and_a_number_of_buckets() -> None:
-    """The outputs of a linear function of 5 inputs have the variance 5."""
+def test_a_bar_head_has_the_scale_of_the_outputs_and_a_number_of_buckets() -> None:
+    """The outputs of a linear function of 5 inputs have variance 5."""
     config = resolve_run("linear", "tnp", "smoke", 0, ["task.head=bar", "task.buckets=20", "task.dim=5"])
     model = config.build(config.task.build())
     assert config.dump()["task"]["buckets"] == model.shape.raw_dim == 20
@@ -172,7 +172,7 @@ class Colliding(Linear):
 
 @pytest.fixture
 def colliding_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A card whose family has parameters with the names of keys of a task."""
+    """A card whose family has parameters with the same names as keys of a task."""
     (tmp_path / "colliding.py").write_text(COLLIDING)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("ICLBENCH_TRUST", "colliding")
@@ -181,7 +181,7 @@ def colliding_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(path)
 
 
-def test_a_parameter_of_a_family_may_have_the_name_of_a_key_of_the_task(colliding_card: str) -> None:
+def test_a_parameter_of_a_family_may_have_the_same_name_as_a_key_of_the_task(colliding_card: str) -> None:
     def task(*overrides: str) -> tuple[int, int, int, int]:
         config = resolve_run(colliding_card, "gpt2", "smoke", 0, overrides).task
         return config.points, *(config.parameters[key] for key in ("points", "protocol", "dim"))
@@ -234,7 +234,7 @@ def test_errors_of_family_parameters_name_the_card(tmp_path: Path) -> None:
         ({"family": "os:getcwd"}, "bad-value", ["'os:getcwd'", "iclbench.families.base.Family"]),
     ],
 )
-def test_a_card_is_checked_before_training(
+def test_an_invalid_card_is_refused_before_training(
     tmp_path: Path, changes: dict[str, object], code: str, names: list[str]
 ) -> None:
     path = tmp_path / "mine.toml"
@@ -250,7 +250,7 @@ def test_a_mistyped_backbone_in_a_preset_is_refused(tmp_path: Path) -> None:
         resolve_run(str(path), "gpt2", "smoke")
 
 
-def test_backbones_in_a_card_may_have_any_spelling(tmp_path: Path) -> None:
+def test_names_of_backbones_in_a_card_are_normalised(tmp_path: Path) -> None:
     path, card = tmp_path / "mine.toml", small_card()
     preset = card["presets"]["smoke"]  # type: ignore[index]
     preset["backbones"] = {"GPT2_learned": {"layers": 1, "width": 24, "heads": 2}}
@@ -265,12 +265,12 @@ def test_backbones_in_a_card_may_have_any_spelling(tmp_path: Path) -> None:
         resolve_run(str(path), "gpt2-learned", "smoke")
 
 
-def test_a_target_that_is_not_a_backbone_is_refused() -> None:
+def test_a_path_to_an_object_that_is_not_a_backbone_is_refused() -> None:
     with refused("bad-value", "'os:getcwd'", "iclbench.backbones.base.Backbone"):
         resolve_run("linear", "os:getcwd", "smoke")
 
 
-def test_context_targets_change_the_training_only() -> None:
+def test_context_targets_change_only_the_training() -> None:
     default, with_context_targets = (
         resolve_run("gp-mixture", "tnp", "smoke", overrides=[f"task.context_targets={v}"]) for v in ("false", "true")
     )
@@ -280,7 +280,7 @@ def test_context_targets_change_the_training_only() -> None:
 
 
 @pytest.mark.parametrize("backbone", ["np", "anp"])
-def test_a_latent_that_reads_targets_does_not_read_the_context_twice(backbone: str) -> None:
+def test_context_targets_conflict_with_a_latent_that_already_reads_context_and_targets(backbone: str) -> None:
     with refused("conflict", "context_targets", f"'{backbone}'", "-o backbone.reconstruct=all"):
         resolve_run("gp-mixture", backbone, "smoke", overrides=["task.context_targets=true"])
     resolve_run("gp-mixture", backbone, "smoke", overrides=["backbone.reconstruct=all"])

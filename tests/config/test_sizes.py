@@ -1,4 +1,4 @@
-"""Sizes of backbones: by the budget of a preset or by settings, with an error if there is neither."""
+"""Sizes of backbones, which follow from the budget of a preset or from settings. Without either, there is an error."""
 
 import logging
 from pathlib import Path
@@ -24,14 +24,14 @@ from iclbench.sweep.grids import grid_runs
 from tests.conftest import small_card
 from tests.refusals import refused
 
-# Names in the message about the missing size of `tnp`.
+# Names that the message about the missing size of `tnp` contains.
 MISSING_SIZE = ("'smoke'", "'tiny-linear'", "'tnp'", "width 128, layers 5, heads 8", "-o backbone.layers=N")
 _REASONS = ("# The baseline of CoQE", "# The encoder of Chan et al.")
 SHAPE = TaskShape(x_dim=3, points=12)
 
 
 def settings_and_size(task: str, backbone: str, preset: str, *overrides: str) -> tuple[dict[str, Any], int]:
-    """The settings of a backbone, and its number of parameters without an image encoder."""
+    """The settings of a backbone, and its number of parameters excluding the image encoder."""
     config = resolve_run(task, backbone, preset, overrides=overrides)
     model = config.build(config.task.build())
     encoder = getattr(model, "images", None)
@@ -53,7 +53,7 @@ def _reads_task(task: str, name: str) -> bool:
 
 
 def _marks(preset: str, name: str) -> list[pytest.MarkDecorator]:
-    """Slow tests for two thirds of the architectures at `small`, since all are tested at the budget of `grid`."""
+    """Mark two thirds of the architectures as slow for `small`, because all are tested with the budget of `grid`."""
     is_slow = preset == "small" and name in BACKBONES.architectures()[1::3] + BACKBONES.architectures()[2::3]
     return [pytest.mark.slow] if is_slow else []
 
@@ -65,7 +65,7 @@ def _marks(preset: str, name: str) -> list[pytest.MarkDecorator]:
         for task, preset in _TASKS
         for name in sorted(BACKBONES.builtin_entries)
         if (task == "point-process" or not BACKBONES.get(name).reads_only_events())
-        # At `grid` only variants, since tests/test_equal_budget.py tests architectures on all its cards.
+        # For `grid`, only variants are tested, because tests/test_equal_budget.py tests architectures on all its cards.
         and (name not in BACKBONES.architectures() or (preset == "small" and _reads_task(task, name)))
     ],
 )
@@ -76,7 +76,7 @@ def test_every_backbone_meets_the_budget(task: str, preset: str, backbone: str) 
 
 
 @pytest.mark.parametrize("backbone", [name for name in BACKBONES.architectures() if name in BACKBONES.builtin_entries])
-def test_sizes_with_and_without_memory_are_equal_and_use_no_random_numbers(backbone: str) -> None:
+def test_counts_with_and_without_allocation_are_equal_and_use_no_random_numbers(backbone: str) -> None:
     cls = backbone_class(backbone)
     config = resolve_run("point-process" if "events" in cls.input_kinds else "linear", backbone, "grid")
     shape, state, settings = config.shape(config.task.build()), torch.get_rng_state(), config.backbone.settings
@@ -91,10 +91,10 @@ def test_sizes_with_and_without_memory_are_equal_and_use_no_random_numbers(backb
 @pytest.mark.parametrize(
     ("budget", "settings", "has_memory"), [(1000, {}, True), (10**7, {}, False), (1000, {"hidden": 5000}, False)]
 )
-def test_large_backbones_are_counted_without_memory(
+def test_parameters_of_large_backbones_are_counted_without_allocation(
     budget: int, settings: dict[str, int], has_memory: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mistyped setting with a small budget would need gigabytes."""
+    """Otherwise, a mistyped setting with a small budget would allocate gigabytes."""
     calls = []
     monkeypatch.setattr(
         bounds, "build_to_measure", lambda build, description, allocate: calls.append(allocate) or build()
@@ -116,14 +116,14 @@ def test_a_backbone_for_events_is_refused_on_other_tasks_and_omitted_from_grids(
     assert "'thp'" in message and "'linear'" in message
 
 
-def test_errors_of_a_head_and_of_a_backbone_for_events_differ() -> None:
+def test_errors_about_events_name_the_head_or_the_backbone() -> None:
     with refused("not-applicable", "'gaussian'", "'point-process'"):
         resolve_run("point-process", "thp", "smoke", overrides=["task.head=gaussian"])
     with refused("not-applicable", "'thp'", "'linear'"):
         resolve_run("linear", "thp", "smoke", overrides=["task.head=event"])
 
 
-def test_all_presets_except_paper_have_a_budget_and_reasons_for_further_settings() -> None:
+def test_presets_except_paper_have_a_budget_and_state_reasons_for_other_settings() -> None:
     for task in card_names("tasks"):
         card = load_task(task)[1]
         for name, preset in card.presets.items():
@@ -142,7 +142,9 @@ def test_all_presets_except_paper_have_a_budget_and_reasons_for_further_settings
 
 
 def test_finer_settings_are_used_if_no_width_is_near_the_budget() -> None:
-    """The size of TNP changes by 15 % with its width at four heads, so the feed-forward width is searched, too."""
+    """With four heads, the size of TNP changes in steps of 15 % with its width, so the feed-forward width is
+    searched, too.
+    """
     settings, parameters = settings_and_size("linear", "tnp", "grid")
     assert settings["width"] % settings["heads"] == 0
     assert settings["feedforward"] != settings["width"]
@@ -173,7 +175,7 @@ def test_the_search_finds_the_nearest_value_for_polynomial_sizes(budget: int, po
     assert nearest == 4 or error <= abs(size(nearest - 4) - budget)
 
 
-def test_the_search_ends_if_the_size_no_longer_grows() -> None:
+def test_the_search_ends_if_the_size_stops_growing() -> None:
     values: list[int] = []
     nearest = sizes._nearest_value(lambda value: values.append(value) or min(value, 64) ** 2, 10**6, 4)  # type: ignore[func-returns-value]
     assert nearest >= 64 and len(values) < 10
@@ -200,7 +202,7 @@ def test_the_error_of_an_impossible_budget_has_the_nearest_size() -> None:
 
 
 class Fixed(Backbone["Fixed.Settings"]):
-    """A plug-in without growing settings."""
+    """A plug-in without settings that increase its size."""
 
     order = "set"
 
@@ -218,7 +220,7 @@ class Fixed(Backbone["Fixed.Settings"]):
 
 
 class Growing(Fixed):
-    """A plug-in with a growing setting."""
+    """A plug-in with a setting that increases its size."""
 
     grows: ClassVar[tuple[str, ...]] = ("units",)
 
@@ -231,7 +233,7 @@ class Growing(Fixed):
 
 
 class Unset(Fixed):
-    """A plug-in whose hidden width follows from the width by default."""
+    """A plug-in whose hidden width depends on the width by default."""
 
     class Settings(BaseSettings):
         width: PositiveInt = 16
@@ -242,11 +244,11 @@ class Unset(Fixed):
         self.up = nn.Linear(settings.width, settings.hidden or 2 * settings.width, bias=False)
 
 
-def test_a_hidden_width_without_a_default_is_not_set() -> None:
+def test_a_hidden_width_whose_default_is_none_is_not_set() -> None:
     assert budget_settings("unset", Unset, 36 + 2 * 30**2, SHAPE, {}) == {"width": 30}
 
 
-def test_plug_ins_have_sizes_by_the_same_rule(caplog: pytest.LogCaptureFixture) -> None:
+def test_sizes_of_plug_ins_follow_the_same_rule(caplog: pytest.LogCaptureFixture) -> None:
     assert budget_settings("mine", Growing, 1036, SHAPE, {}) == {"units": 100}
     caplog.set_level(logging.INFO, "iclbench")
     sizes.log_once.cache_clear()
@@ -285,7 +287,7 @@ def test_a_size_must_be_given_by_an_integer_setting(settings: dict[str, Any], ha
     assert (missing_size_message(str(card_path), "lbanp", "smoke", settings) is None) == has_size
 
 
-def test_the_preset_paper_has_published_sizes_only() -> None:
+def test_the_preset_paper_has_only_published_sizes() -> None:
     assert missing_size_message("linear", "gpt2", "paper", {}) is None
     message = str(missing_size_message("linear", "tnp", "paper", {}))
     assert all(name in message for name in ("'paper'", "'linear'", "'tnp'", "--preset smoke or grid or small"))
@@ -294,13 +296,13 @@ def test_the_preset_paper_has_published_sizes_only() -> None:
 def test_training_without_a_size_is_an_error_unless_the_run_is_started(
     card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run of an earlier version may have the default size. The same command continues it."""
+    """A run of an earlier version may have the default size. The same command must continue this run."""
     command = ["train", str(card_path), "cnp", "-p", "smoke", "-o", "train.steps=2", "--results", str(tmp_path / "r")]
     assert main(command) == 2
     error = capsys.readouterr().err
     assert all(name in error for name in ("'smoke'", "'tiny-linear'", "'cnp'"))
     assert not (tmp_path / "r").exists()
-    assert main([*command, "-o", "backbone.width=128"]) == 0  # the default
+    assert main([*command, "-o", "backbone.width=128"]) == 0  # the default width
     assert main(command) == 0
     assert "is finished" in capsys.readouterr().err
 
@@ -328,8 +330,8 @@ def test_missing_sizes_of_plug_ins_and_in_grids_are_logged_once(
     assert all(name in message for name in MISSING_SIZE)
 
 
-def test_a_budget_does_not_change_the_state_and_the_blocks_of_a_mixer() -> None:
-    """Queries of mlstm have blocks of four channels, and mamba2 has a state of 64."""
+def test_a_budget_does_not_change_the_state_or_the_blocks_of_a_mixer() -> None:
+    """The projections of mlstm have blocks of four channels, and mamba2 has a state of size 64."""
     for conv in ([], ["backbone.conv=0"]):
         for name in ("mamba2", "mlstm"):
             settings, count = settings_and_size("linear", name, "grid", *conv)
@@ -343,7 +345,7 @@ def test_a_budget_does_not_change_the_state_and_the_blocks_of_a_mixer() -> None:
 
 
 @pytest.mark.parametrize("mixers", [["retnet"], ["retnet", "attention"], ["gla", "retnet"]])
-def test_a_hybrid_has_widths_that_fit_all_its_mixers(mixers: list[str]) -> None:
+def test_the_width_of_a_hybrid_is_valid_for_all_its_mixers(mixers: list[str]) -> None:
     settings, count = settings_and_size("linear", "hybrid", "smoke", f"backbone.mixers={mixers}".replace("'", '"'))
     assert settings["width"] // settings["heads"] % 2 == 0 and abs(deviation(count, 25_000)) <= BUDGET_TOLERANCE
     assert "state" not in settings
@@ -355,11 +357,11 @@ def test_a_finer_setting_is_searched_at_neighbouring_widths(backbone: str, overr
     assert abs(deviation(count, 25_000)) <= BUDGET_TOLERANCE and settings["inner"] % settings["heads"] == 0
 
 
-def test_mixers_without_heads_fit_every_width() -> None:
+def test_mixers_without_heads_do_not_restrict_the_width() -> None:
     settings, count = settings_and_size("linear", "hybrid", "grid", 'backbone.mixers=["lstm", "gru"]')
     assert settings["width"] % settings["heads"] and abs(deviation(count, 25_000)) <= BUDGET_TOLERANCE
 
 
-def test_retnet_without_a_channel_mlp_has_the_size_of_the_budget() -> None:
+def test_retnet_without_a_channel_mlp_meets_the_budget() -> None:
     settings, count = settings_and_size("linear", "retnet", "smoke", "backbone.mlp=none")
     assert settings["inner"] % settings["heads"] == 0 and abs(deviation(count, 25_000)) <= BUDGET_TOLERANCE

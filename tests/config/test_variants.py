@@ -1,4 +1,4 @@
-"""Variants: names of backbones with frozen settings."""
+"""Variants, which are names for backbones with frozen settings."""
 
 import json
 from importlib.metadata import EntryPoint
@@ -25,12 +25,12 @@ NOT_A_VARIANT = "a string"
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_variant_differs_from_its_backbone_in_frozen_settings_only(name: str) -> None:
+def test_a_variant_differs_from_its_backbone_only_in_frozen_settings(name: str) -> None:
     backbone = VARIANTS[name].backbone
     config, backbone_config = (resolve_run("linear", contestant, "small") for contestant in (name, backbone))
     assert config.backbone.name == name and run_name(config) == f"linear-{name}-small-s0"
     frozen = {key: value for key, value in VARIANTS[name].frozen.items() if value is not None}
-    # Sizes differ, since learned positions count towards the budget.
+    # Sizes differ, because learned positions count towards the budget.
     settings, backbone_settings = (
         {key: value for key, value in c.backbone.settings.items() if key not in Backbone.grows}
         for c in (config, backbone_config)
@@ -78,12 +78,12 @@ def test_the_error_for_a_setting_that_conflicts_with_a_name_suggests_the_right_n
         resolve_run("linear", name, "small", overrides=[f"backbone.positions={positions}"])
 
 
-def test_settings_may_repeat_those_of_a_name() -> None:
+def test_overrides_may_repeat_the_frozen_settings_of_a_variant() -> None:
     config = resolve_run("linear", "gpt2-learned", "small", overrides=["backbone.positions=learned"])
     assert config == resolve_run("linear", "gpt2-learned", "small")
 
 
-def test_a_class_by_its_path_has_no_frozen_settings() -> None:
+def test_a_class_given_by_its_path_has_no_frozen_settings() -> None:
     target = "iclbench.backbones.gpt2:GPT2"
     assert resolve_run("linear", target, "paper", overrides=["backbone.positions=rotary"]).backbone.name == target
 
@@ -96,7 +96,7 @@ def test_no_card_sets_a_frozen_setting() -> None:
 
 
 @pytest.mark.parametrize("name", VARIANT_NAMES)
-def test_commands_list_show_and_complete_variants(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_variants_appear_in_list_show_and_completion(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     from iclbench.cli import completion
 
     assert main(["list", "backbones", "--json"]) == 0
