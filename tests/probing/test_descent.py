@@ -1,7 +1,7 @@
-"""GD and GD++ on a probe set, against plain loops and independently measured numbers.
+"""GD and GD++ on a probe set, against loops and independently measured numbers.
 
-The tests of the estimator check that GD reaches 0.62 and GD++ 0.043 on 2,000 skewed tasks with fixed gammas. These
-tests search gamma.
+The tests of the estimator check that, for fixed values of gamma, GD reaches 0.62 and GD++ 0.043 on 2,000 skewed tasks.
+These tests search for gamma.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ from iclbench.probing.probe_set import ProbeSet
 def plain_steps(
     x: np.ndarray, y: np.ndarray, query: np.ndarray, truth: np.ndarray, gamma: float, transformed: bool
 ) -> np.ndarray:
-    """Mean squared error after each step of gradient descent, written as a loop."""
+    """The mean squared error after each step of gradient descent, computed in a loop."""
     change = np.eye(x.shape[1]) - gamma * x.T @ x
     mapped, mapped_query = x @ change, query @ change
     covariance_inputs = mapped if transformed else x
@@ -29,7 +29,7 @@ def plain_steps(
 
 
 @pytest.mark.parametrize(("gamma", "step_size"), [(0.0, "raw"), (2e-3, "raw"), (2e-3, "transformed")])
-def test_errors_equal_those_of_a_plain_loop(gamma: float, step_size: str) -> None:
+def test_errors_equal_those_of_a_loop(gamma: float, step_size: str) -> None:
     prompts = ProbeSet(resolve_task("skewed-linear", "small")[0], "small", context=15, fit=4, test=7, tasks=5)
     errors = step_errors(prompts, gamma, step_size)  # type: ignore[arg-type]
     assert errors.shape == (5, STEPS)
@@ -42,8 +42,9 @@ def test_errors_equal_those_of_a_plain_loop(gamma: float, step_size: str) -> Non
 
 
 @pytest.mark.slow
-def test_the_gamma_for_skewed_data_of_the_size_in_the_paper() -> None:
-    """d = 20, 40 examples, 2,000 tasks, raw-X step size: GD 0.62, GD++ 0.043 after 23 updates, gamma near 2e-4."""
+def test_gamma_and_errors_for_skewed_data_of_the_size_in_the_paper() -> None:
+    """For d = 20, 40 examples, 2,000 tasks and the raw-X step size, the error after 23 updates is 0.62 for GD and 0.043
+    for GD++, with gamma near 2e-4."""
     task, _ = resolve_task("skewed-linear", "paper")
     prompts = ProbeSet(task, "paper", context=40, fit=10, test=10, tasks=2000)
     search = tune_gamma(prompts, "raw")

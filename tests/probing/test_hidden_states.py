@@ -1,4 +1,4 @@
-"""Linear probes of hidden states: scores of known hidden states, their position in the sequence, rows and refusals."""
+"""Linear probes of hidden states: scores of known hidden states, their position in the sequence, rows and errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIT, TEST = 400, 200
 
 
 class Transparent(Backbone):
-    """A plug-in whose first layer contains the last token, and whose second layer also contains the one before it."""
+    """A plug-in whose first layer contains the last token, and whose second layer also contains the token before it."""
 
     Settings = BaseSettings
     input_kinds = frozenset({"tokens"})
@@ -65,7 +65,7 @@ def tokens(count: int, classes: int, seed: int = 0) -> Tensor:
     return torch.randint(classes, (count,), generator=torch.Generator().manual_seed(seed))
 
 
-def test_a_hidden_state_that_contains_numbers_linearly_has_r_squared_1_and_a_shuffled_one_0() -> None:
+def test_r_squared_is_1_for_hidden_states_that_contain_the_target_and_0_for_shuffled_ones() -> None:
     values = normal(FIT + TEST, 2)
     hidden = torch.cat([values, normal(FIT + TEST, 5, seed=1)], 1) @ normal(7, 7, seed=2) + 3
     target = ProbeTarget.of_all(values.float())
@@ -74,15 +74,15 @@ def test_a_hidden_state_that_contains_numbers_linearly_has_r_squared_1_and_a_shu
     assert abs(float(probe_scores(shuffled, target, FIT).mean())) < 0.05
 
 
-def test_noise_in_the_hidden_state_lowers_r_squared_by_its_share_of_the_variance() -> None:
-    """y + e with equal variances of y and e predicts y with R² = 1/2."""
+def test_noise_in_the_hidden_state_reduces_r_squared_by_its_fraction_of_the_variance() -> None:
+    """If y and e have equal variances, y + e predicts y with R² = 1/2."""
     values = normal(20_000, 1)
     scores = probe_scores(values + normal(20_000, 1, seed=1), ProbeTarget.of_all(values), 10_000)
     assert len(scores) == 10_000
     assert float(scores.mean()) == pytest.approx(0.5, abs=0.03)
 
 
-def test_a_hidden_state_that_contains_tokens_linearly_has_accuracy_1_and_a_shuffled_one_chance() -> None:
+def test_accuracy_is_1_for_hidden_states_that_contain_the_token_and_chance_for_shuffled_ones() -> None:
     values = tokens(FIT + TEST, 4)
     hidden = F.one_hot(values, 4).double() @ normal(4, 9, seed=1)
     target = ProbeTarget.of_all(values)
@@ -92,7 +92,7 @@ def test_a_hidden_state_that_contains_tokens_linearly_has_accuracy_1_and_a_shuff
     assert accuracy == pytest.approx(0.25, abs=4 * (0.25 * 0.75 / TEST) ** 0.5)
 
 
-def test_a_wide_hidden_state_without_the_target_is_scored_on_episodes_that_the_probe_has_not_seen() -> None:
+def test_a_wide_hidden_state_without_the_target_is_scored_on_held_out_episodes() -> None:
     target = ProbeTarget.of_all(normal(600, 1))
     assert float(probe_scores(normal(600, 250, seed=1), target, FIT).mean()) < 0.05
 
@@ -109,8 +109,10 @@ def test_episodes_without_the_target_are_neither_fitted_nor_scored() -> None:
 
 @pytest.mark.parametrize("backbone", ["gpt2-learned", "gru", "mamba", "hyena"])
 @pytest.mark.parametrize("task", ["recall", "linear-system"])
-def test_the_last_layer_is_decoded_to_the_prediction_and_sees_no_later_element(backbone: str, task: str) -> None:
-    """The read-out of the last hidden state equals the prediction of one pass over the complete sequence."""
+def test_the_last_hidden_state_decodes_to_the_prediction_and_does_not_depend_on_later_elements(
+    backbone: str, task: str
+) -> None:
+    """The read-out of the last hidden state equals the prediction in one pass over the complete sequence."""
     config = resolve_run(task, backbone, "smoke", 0)
     model = config.build(config.task.build(None)).eval()
     prompts = HiddenStateSet(config.task, "smoke", context=9, fit=3, test=4)
@@ -122,7 +124,7 @@ def test_the_last_layer_is_decoded_to_the_prediction_and_sees_no_later_element(b
         decoded = model.read(model.read_out(model.finish(hidden[-1].float().unsqueeze(1))))
     for name, tensor in answers.tensors().items():
         torch.testing.assert_close(decoded.tensors()[name][:, 0], tensor[:, 9], rtol=1e-4, atol=1e-4)
-    episodes.context.y[:, 9:] = 0  # later elements
+    episodes.context.y[:, 9:] = 0  # change later elements
     assert all(map(torch.equal, hidden_states(model, prompts), hidden))
     episodes.context.y[:, 8] = 0
     assert not any(map(torch.equal, hidden_states(model, prompts), hidden))
@@ -169,12 +171,12 @@ def test_rows_have_the_scores_of_every_layer_of_the_trained_and_the_untrained_mo
     assert len(values) == 4
     assert values["accuracy_of_previous_element", 2] == 1
     assert values["accuracy_of_previous_element", 1] < 0.8
-    # The prediction depends on the tokens before.
+    # The prediction also depends on earlier tokens, which these hidden states do not contain.
     assert values["r_squared_of_prediction"].between(-0.1, 0.9).all()
     assert (rows["low"] <= rows["value"]).all() and (rows["value"] <= rows["high"]).all()
 
 
-def test_a_target_that_no_episode_has_is_a_skipped_row(folder: Path, cells: list[CellResult]) -> None:
+def test_a_target_that_no_episode_has_gives_a_skipped_row(folder: Path, cells: list[CellResult]) -> None:
     rows = tables.read_all("values", folder)
     rows = rows[rows["evaluator"].eq("probe") & rows["n_context"].eq(1)]
     assert set(rows["status"]) == {"skipped"}
@@ -198,7 +200,7 @@ def test_a_repeated_probe_is_cached_and_the_table_has_a_row_per_target_and_model
     assert best["best"] == "1.000 at layer 2"
 
 
-def test_a_layer_that_is_not_finite_fails_alone(
+def test_a_layer_that_is_not_finite_does_not_fail_other_layers(
     transparent: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layers_of = Transparent.hidden_by_layer
@@ -216,7 +218,9 @@ def test_a_layer_that_is_not_finite_fails_alone(
     assert set(rows.loc[rows["status"].eq("ok"), "axis_value"]) == {1}
 
 
-def test_numbers_of_tasks_and_models_without_hidden_vectors_are_refused(transparent: Run, tmp_path: Path) -> None:
+def test_an_invalid_number_of_tasks_and_models_without_hidden_vectors_are_refused(
+    transparent: Run, tmp_path: Path
+) -> None:
     with refused("not-applicable", "'clear'", "--fit"):
         list(probe(Context(tmp_path), transparent, tasks=8))
     run = create(tmp_path, resolve_run("markov", f"{__name__}:Opaque", "smoke", 0, ["train.steps=1"]), "opaque")

@@ -1,4 +1,4 @@
-"""Probes of layers: decoding with the read-out of the model, and a scale and a shift for each task."""
+"""Probes of layers: decoding by the read-out of the model, and a scale and a shift for each task."""
 
 from itertools import cycle
 
@@ -36,7 +36,9 @@ def probe_set(context: int = 7, tasks: int = 70, **settings: int) -> ProbeSet:
 
 
 class Distorted(Backbone):
-    """Its last layer solves linear tasks exactly; earlier layers give a multiple of the solution plus a constant."""
+    """A backbone whose last layer solves linear tasks exactly. Earlier layers give a multiple of the solution plus a
+    constant.
+    """
 
     Settings = BaseSettings
     distortions = ((0.5, -1.0), (-3.0, 0.25), (1.0, 0.0))
@@ -49,12 +51,12 @@ class Distorted(Backbone):
         return [Point(a * answer + b) for a, b in self.distortions]
 
 
-def test_layered_backbones_are_found() -> None:
+def test_gpt2_is_among_the_backbones_with_layers() -> None:
     assert "gpt2" in LAYERED
 
 
-# Decoding of layers does not depend on the pair of backbone and head. The slow tests have all pairs; the
-# others have each backbone with one of the heads, and two backbones with all heads.
+# Decoding does not depend on the combination of backbone and head. Slow tests cover all pairs. The other tests cover
+# each backbone with one of the heads, and two backbones with all heads.
 ONE_HEAD_EACH = set(zip(LAYERED, cycle(NUMERIC), strict=False))
 WITH_EVERY_HEAD = ("gpt2", "tnp")
 
@@ -78,7 +80,7 @@ def test_the_decoded_last_layer_is_the_prediction(name: str, head: str) -> None:
     episodes = prompts.episodes
     assert decoded.shape[1:] == (70, 10, 1)
     assert len(decoded) > 1, model.settings
-    for query in range(3):  # independently: one pass over the complete sequence, with the query as its last point
+    for query in range(3):  # the reference is one pass over the complete sequence, with the query as its last point
         query_point = episodes.queries.span(query, query + 1)
         with torch.no_grad():
             answer = model.predict_next(episodes.context.append(query_point)).mean[:, -1]
@@ -98,11 +100,11 @@ def test_scale_and_shift_of_distorted_layers_are_recovered() -> None:
     assert probe.raw_error[:, 0].mean() > 0.1
 
 
-def test_every_number_equals_a_loop_over_tasks_with_numpys_least_squares() -> None:
+def test_all_results_equal_a_loop_over_tasks_with_least_squares_of_numpy() -> None:
     generator = torch.Generator().manual_seed(0)
     layers, tasks, fit, test = 3, 5, 4, 6
     decoded = torch.randn(layers, tasks, fit + test, 1, generator=generator, dtype=torch.float64)
-    decoded[1, 2] = 0.7  # the same prediction for all queries
+    decoded[1, 2] = 0.7  # a constant prediction for all queries
     decoded[2, 3] = 0.0
     y = torch.randn(tasks, fit + test, 1, generator=generator, dtype=torch.float64)
     probe = probe_layers(decoded, y, fit, normaliser=2.5)
@@ -118,7 +120,7 @@ def test_every_number_equals_a_loop_over_tasks_with_numpys_least_squares() -> No
             assert probe.raw_error[task, layer].item() == pytest.approx(np.mean((p[fit:] - truth[fit:]) ** 2) / 2.5)
 
 
-def test_predictions_that_differ_by_rounding_errors_count_as_constant() -> None:
+def test_predictions_that_differ_only_by_rounding_errors_count_as_constant() -> None:
     y = torch.tensor([1.0, 2.0, 3.0, 6.0]).double().reshape(1, 4, 1)
     rounded = 5 + 1e-7 * torch.tensor([1.0, -1.0, 0.5, 2.0]).double().reshape(1, 4, 1)
     scale, shift = fit_scale_and_shift(rounded, y)

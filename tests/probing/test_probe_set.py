@@ -16,7 +16,7 @@ def probe_set(**changes: object) -> ProbeSet:
     return ProbeSet(TASK, "smoke", **{"context": 6, "fit": 2, "test": 3, "tasks": 80} | changes)  # type: ignore[arg-type]
 
 
-def test_contexts_and_queries_have_the_given_sizes_and_the_same_function() -> None:
+def test_contexts_and_queries_have_the_given_sizes_and_come_from_the_same_function() -> None:
     episodes = probe_set().episodes
     assert episodes.context.x.shape == (80, 6, 3)
     assert episodes.queries.x.shape == (80, 5, 3)
@@ -24,12 +24,12 @@ def test_contexts_and_queries_have_the_given_sizes_and_the_same_function() -> No
     torch.testing.assert_close(episodes.queries.x @ weights, episodes.queries.y, atol=1e-3, rtol=1e-3)
 
 
-def test_fewer_tasks_are_the_first_tasks_of_a_larger_set() -> None:
+def test_a_smaller_probe_set_has_the_first_tasks_of_a_larger_one() -> None:
     smaller, larger = probe_set(tasks=64).episodes, probe_set(tasks=80).episodes
     assert torch.equal(smaller.context.x, larger.context.x[:64])
 
 
-def test_the_name_depends_on_all_settings_of_the_episodes() -> None:
+def test_the_name_depends_on_everything_that_changes_the_episodes() -> None:
     changes: list[dict[str, object]] = [
         {},
         {"context": 7},
@@ -44,13 +44,13 @@ def test_the_name_depends_on_all_settings_of_the_episodes() -> None:
     assert probe_set().id.startswith("linear-smoke-none-probe6-")
 
 
-def test_names_on_disk_do_not_change() -> None:
+def test_names_equal_those_of_earlier_versions() -> None:
     task, _ = resolve_task("linear", "small")
     assert PromptSet(task, "small").id == "linear-small-none-828df7ff"
     assert ProbeSet(task, "small", context=20).id == "linear-small-none-probe20-ebc69b63"
 
 
-def test_probing_evaluating_and_tuning_draw_different_episodes() -> None:
+def test_probing_evaluation_and_tuning_use_different_episodes() -> None:
     probed, tuning = probe_set().episodes, probe_set().tuning_episodes
     prompts = PromptSet(TASK, "smoke").episodes
     assert tuning.queries.x.shape == probed.queries.x.shape
@@ -58,7 +58,7 @@ def test_probing_evaluating_and_tuning_draw_different_episodes() -> None:
     assert not torch.equal(probed.context.x[:10, 0], prompts.context.x[:10, 0])
 
 
-def test_queries_of_a_shift_differ_from_its_contexts() -> None:
+def test_under_a_shift_of_contexts_queries_are_not_shifted() -> None:
     episodes = probe_set(shift="orthants").episodes
     signs = episodes.context.x.sign()
     assert (signs == signs[:, :1]).all(), "the context is in one orthant"
@@ -79,12 +79,12 @@ def test_shifts_that_cannot_be_probed_are_refused(shift: str, name: str) -> None
         probe_set(shift=shift)
 
 
-def test_an_unparse_class_shift_is_refused() -> None:
+def test_an_unknown_shift_is_refused() -> None:
     with pytest.raises(UsageError, match="'orthants'"):
         probe_set(shift="orthant")
 
 
-def test_a_family_with_targets_has_contexts_of_the_given_size_and_its_first_targets() -> None:
+def test_for_the_question_targets_contexts_have_the_given_size_and_queries_are_the_first_targets() -> None:
     task, _ = resolve_task("gp-mixture", "smoke", {"targets": 30})
     prompts = ProbeSet(task, "smoke", context=7, fit=4, test=6, tasks=5)
     assert prompts.episodes.context.counts.tolist() == [7] * 5

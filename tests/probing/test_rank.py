@@ -1,4 +1,4 @@
-"""The rank of the prediction matrix of least squares, of handwritten attention and of trained backbones."""
+"""The rank of the prediction matrix of least squares, of explicit attention and of trained backbones."""
 
 import math
 from dataclasses import dataclass
@@ -36,8 +36,9 @@ from tests.refusals import refused
 
 @dataclass(frozen=True)
 class Attention(Predictor):
-    """One self-attention layer over (x_1, y_1), ..., (x_q, 0); its prediction is the label part of the query's
-    output."""
+    """One self-attention layer over (x_1, y_1), ..., (x_q, 0). The prediction is the y component of the output at
+    the query.
+    """
 
     linear: bool
 
@@ -45,13 +46,13 @@ class Attention(Predictor):
         scores = torch.einsum("bqd,bnd->bqn", x_target, context.x)
         if self.linear:
             return Point(torch.einsum("bqn,bnd->bqd", scores, context.y) / context.count)
-        query_score = x_target.square().sum(-1, keepdim=True)  # the query attends to itself, too
+        query_score = x_target.square().sum(-1, keepdim=True)  # the query also attends to itself
         weights = torch.cat([scores, query_score], -1).softmax(-1)[..., :-1]
         return Point(torch.einsum("bqn,bnd->bqd", weights, context.y))
 
 
 class Logits(Predictor):
-    """Logits that are a multiple of x, with another factor for each label."""
+    """Predicts logits that are multiples of x, with a different factor for each label."""
 
     def predict_targets(self, context: Points, x_target: torch.Tensor, related: Points | None = None) -> Categorical:
         return Categorical(x_target * torch.tensor([1.0, 10.0, 100.0]))
@@ -64,7 +65,7 @@ def functions(task: str, dim: int, count: int, context: int) -> tuple[Episodes, 
 
 
 def spectrum(*values: float) -> torch.Tensor:
-    """A matrix with these singular values, rotated from both sides."""
+    """A matrix with these singular values and random singular vectors."""
     rotation = torch.linalg.qr(torch.randn(6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)).Q
     diagonal = torch.zeros(6, 6, dtype=torch.float64)
     diagonal[range(len(values)), range(len(values))] = torch.tensor(values, dtype=torch.float64)
@@ -75,11 +76,13 @@ def spectrum(*values: float) -> torch.Tensor:
     ("values", "expected"),
     [((1, 1, 1), 3), ((5,), 1), ((), 0), ((3, 1), math.exp(-0.75 * math.log(0.75) - 0.25 * math.log(0.25)))],
 )
-def test_effective_rank_is_the_exponential_of_the_entropy(values: tuple[float, ...], expected: float) -> None:
+def test_the_effective_rank_is_the_exponential_of_the_entropy_of_singular_values(
+    values: tuple[float, ...], expected: float
+) -> None:
     assert effective_rank(spectrum(*values)) == pytest.approx(expected, abs=1e-9)
 
 
-def test_numerical_rank_counts_singular_values_above_the_tolerance() -> None:
+def test_the_numerical_rank_counts_singular_values_above_the_tolerance() -> None:
     matrix = spectrum(100, 0.1, 1e-5)
     assert numerical_rank(matrix) == 2
     assert numerical_rank(matrix, 1e-8) == 3 == np.linalg.matrix_rank(matrix.numpy(), 1e-6)
@@ -107,8 +110,8 @@ def test_least_squares_and_linear_attention_have_the_rank_of_the_inputs(dim: int
         assert numerical_rank(prediction_matrix(predictor, contexts, queries), 1e-9) == dim
 
 
-def test_the_rank_of_softmax_attention_grows_with_the_contexts() -> None:
-    """Theorem 3.10: for one-dimensional inputs and a single example, no finite number of features is sufficient."""
+def test_the_rank_of_softmax_attention_grows_with_the_number_of_contexts() -> None:
+    """Theorem 3.10: even for one-dimensional inputs and a single example, no finite number of features suffices."""
     contexts, queries = functions("linear", 1, 64, 1)
     matrix = prediction_matrix(Attention(linear=False), contexts, queries)
     ranks = [numerical_rank(matrix[:count], 1e-9) for count in (4, 8, 16, 32, 64)]
@@ -127,7 +130,7 @@ def test_the_rank_of_coqe_is_at_most_the_width_of_its_sample_representation() ->
     assert [numerical_rank(matrix[:count], 1e-9) for count in (4, 40)] == [2, 2]
 
 
-def test_classification_has_the_log_odds_of_two_labels() -> None:
+def test_entries_for_classification_are_the_log_odds_of_two_labels() -> None:
     choices = torch.tensor([[True, True, False], [True, False, True]])
     context = Points.full(torch.zeros(2, 1, 1), torch.zeros(2, 1, dtype=torch.int64))
     contexts = Episodes(context=context, scored=context.mask, classes=3, choices=choices)
@@ -157,7 +160,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
-def test_a_run_is_measured_with_least_squares_and_the_oracle(trained_run: Run, tmp_path: Path) -> None:
+def test_a_run_is_compared_with_least_squares_and_the_oracle(trained_run: Run, tmp_path: Path) -> None:
     cells = list(probe_rank(Context(tmp_path), trained_run, contexts=16, queries=24))
     assert [cell.contestant.name for cell in cells] == ["gpt2", "least-squares", "ridge"]
     rows = tables.read_all("values", tmp_path)
@@ -176,7 +179,7 @@ def test_a_run_is_measured_with_least_squares_and_the_oracle(trained_run: Run, t
 
 
 def test_predictions_that_are_all_zero_have_rank_zero_and_no_singular_values(tmp_path: Path) -> None:
-    """Singular values are relative to the largest, which is 0 for this matrix."""
+    """Singular values are divided by the largest one, which is 0 for this matrix."""
     prompts = RankSet(resolve_task("linear", "smoke")[0], "smoke", context=4, contexts=8, queries=6)
     (zero,) = contestants.baselines(prompts, ["zero"])
     shared = cells.shared_columns(zero, prompts, "rank")
@@ -186,7 +189,7 @@ def test_predictions_that_are_all_zero_have_rank_zero_and_no_singular_values(tmp
     assert rows["value"].tolist() == [0] * 4 and (rows["status"] == "ok").all()
 
 
-def test_the_matrix_of_a_run_has_its_predictions(trained_run: Run, tmp_path: Path) -> None:
+def test_the_matrix_of_a_run_contains_its_predictions(trained_run: Run, tmp_path: Path) -> None:
     (cell, *_) = probe_rank(Context(tmp_path), trained_run, contexts=4, queries=6)
     assert isinstance(cell.prompts, RankSet)
     episodes = cell.prompts.episodes.to(dtype=torch.float64)
@@ -220,8 +223,8 @@ def test_a_classifier_is_measured_on_sequences_of_two_new_classes(classifier: Ru
     assert rows["axis_value"].tolist() == [4, 8] and rows["value"].between(1, 6).all()
 
 
-def test_the_examples_of_a_classifier_are_those_of_its_test(classifier: Run, tmp_path: Path) -> None:
-    """The test has eight examples, for any number of examples in training."""
+def test_a_classifier_is_measured_with_the_number_of_examples_of_its_test(classifier: Run, tmp_path: Path) -> None:
+    """The test has eight examples, independent of the number of examples in training."""
     with refused("not-applicable", "'icl'", 8, "--context"):
         list(probe_rank(Context(tmp_path), classifier, [4]))
     settings = ["train.steps=2", "train.batch=2", "train.evaluate_every=0", "task.points=6"]

@@ -1,4 +1,4 @@
-"""Probes of sample representations: R² against scikit-learn, recovered and missing features, and curves."""
+"""Probes of sample representations: R² against scikit-learn, recovery of features, and curves."""
 
 import math
 from pathlib import Path
@@ -25,7 +25,7 @@ def normal_sample(rows: int, columns: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(rows, columns))
 
 
-def test_r_squared_equals_that_of_scikit_learn() -> None:
+def test_r_squared_equals_scikit_learn() -> None:
     true_values, noise = normal_sample(50, 3) + 2, normal_sample(50, 3, 1)
     np.testing.assert_allclose(
         r_squared(true_values + noise, true_values),
@@ -33,7 +33,7 @@ def test_r_squared_equals_that_of_scikit_learn() -> None:
     )
 
 
-def test_weights_equal_repeated_inputs() -> None:
+def test_integer_weights_equal_repeated_inputs() -> None:
     true_values, fitted = normal_sample(6, 2), normal_sample(6, 2, 1)
     times = np.array([0, 2, 1, 1, 2, 0])
     repeated = r_squared(fitted.repeat(times, 0), true_values.repeat(times, 0))
@@ -58,13 +58,13 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def rotated_features(backbone: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """The true features without cos(pi x4), mixed by an invertible matrix."""
+    """The true features except cos(pi x4), mixed by an invertible matrix."""
     mix = torch.from_numpy(normal_sample(5, 5))
     true_features = features(x.double())
     return (true_features * torch.tensor([1.0, 1, 1, 0, 1], dtype=torch.float64)) @ mix
 
 
-def test_features_are_recovered_up_to_a_linear_map_if_the_representation_has_them(
+def test_features_in_the_representation_are_recovered_up_to_a_linear_map(
     trained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(trained_run.load()), "represent", rotated_features)
@@ -82,13 +82,13 @@ def test_features_are_recovered_up_to_a_linear_map_if_the_representation_has_the
 
 
 def test_the_inputs_and_the_untrained_model_are_scored(trained_run: Run, tmp_path: Path) -> None:
-    """By moments of the normal distribution, x explains E[x⁴]² / E[x⁶] = 9/15 of x³, and nothing of |x| or x²."""
+    """By the moments of the normal distribution, x explains E[x⁴]² / E[x⁶] = 9/15 of x³, and nothing of |x| or x²."""
     list(probe_representation(Context(tmp_path), trained_run))
     rows = tables.read_all("values", tmp_path)
     assert set(rows["run"]) == {trained_run.name, f"{trained_run.name}-untrained", "least-squares"}
     inputs = rows[rows["run"].eq("least-squares") & rows["axis"].eq("feature")].set_index("axis_value")
     assert inputs.loc[3, "low"] < 0.6 < inputs.loc[3, "high"]
-    # Without an intercept, a mean that is not fitted lowers R²: -E[|x|]² / Var|x|, and the same for x².
+    # Without an intercept, the mean is not fitted, which gives R² = -E[|x|]² / Var|x|, and correspondingly for x².
     assert inputs.loc[1, "value"] == pytest.approx(-(2 / math.pi) / (1 - 2 / math.pi), abs=0.15)
     assert inputs.loc[2, "value"] == pytest.approx(-0.5, abs=0.1)
     untrained_rows = rows[rows["run"].eq(f"{trained_run.name}-untrained")]
@@ -98,7 +98,7 @@ def test_the_inputs_and_the_untrained_model_are_scored(trained_run: Run, tmp_pat
     assert all(cell.cached for cell in probe_representation(Context(tmp_path), trained_run))
 
 
-def test_the_curves_are_the_features_and_their_regression(
+def test_curves_show_the_features_and_their_regression(
     trained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(trained_run.load()), "represent", rotated_features)
@@ -116,7 +116,7 @@ def test_the_curves_are_the_features_and_their_regression(
             np.testing.assert_allclose(predicted["low"], predicted["high"], atol=1e-6)
 
 
-def test_fitted_and_scored_inputs_are_different(trained_run: Run) -> None:
+def test_probes_are_fitted_and_scored_on_different_inputs(trained_run: Run) -> None:
     config = trained_run.config
     inputs = RepresentationSet(config.task, config.preset).inputs
     assert inputs.shape == (2 * N_INPUTS, 5)
@@ -130,17 +130,17 @@ def test_runs_that_cannot_be_probed_are_refused(tmp_path: Path) -> None:
     train(run)
     with refused("not-applicable", "'gpt2'", "represent"):
         list(probe_representation(Context(tmp_path), run))
-    for task in ("decision-tree", "bursty"):  # the second has an image encoder, which does not define represent
+    for task in ("decision-tree", "bursty"):  # the image encoder of the second run does not define `represent`
         other = create(tmp_path, resolve_run(task, "coqe", "smoke", 0, ["train.steps=2", "train.batch=2"]))
         train(other, monitor=Monitor)
         with refused("not-applicable", f"'{task}'", other.name):
             list(probe_representation(Context(tmp_path), other))
 
 
-def test_the_dimensions_are_drawn_along_every_direction(
+def test_curves_show_each_dimension_along_every_direction(
     trained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of the five dimensions is averaged over the other directions of the inputs."""
+    """The curve of each of the five dimensions is averaged over the other directions of the inputs."""
     monkeypatch.setattr(type(trained_run.load()), "represent", rotated_features)
     list(probe_representation(Context(tmp_path), trained_run))
     rows = tables.read_all("examples", tmp_path).query("role == 'dimension'")
@@ -148,12 +148,13 @@ def test_the_dimensions_are_drawn_along_every_direction(
     for index in (1, 3):
         curves = rows[rows["set"].eq(index)].pivot(index="x1", columns="output", values="value").astype(float)
         mix = normal_sample(5, 5)
-        # Along x2, the mixture changes by x2² times its row; along x4, whose feature is missing, it does not change.
+        # Along x2, the mixture changes by x2² times its row of the mixing matrix. Along x4, whose feature is missing,
+        # it is constant.
         expected = (curves.index.to_numpy() ** 2)[:, None] * mix[1] if index == 1 else np.zeros((len(curves), 5))
         np.testing.assert_allclose(curves - curves.iloc[30], expected - expected[30], atol=1e-6)
 
 
-def test_many_dimensions_are_not_drawn(tmp_path: Path) -> None:
+def test_representations_with_many_dimensions_have_no_curves_of_dimensions(tmp_path: Path) -> None:
     wide = create(tmp_path, resolve_run("combination", "coqe", "smoke", 0, ["train.steps=1", "train.batch=4"]))
     train(wide)
     list(probe_representation(Context(tmp_path), wide))

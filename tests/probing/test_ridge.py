@@ -1,4 +1,4 @@
-"""Ridge regression of a probe against scikit-learn and the definition of generalised cross-validation."""
+"""Ridge regression of a probe, against scikit-learn and the definition of generalised cross-validation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def problem(points: int = 40, dim: int = 6, outputs: int = 2) -> tuple[np.ndarra
 
 
 def error_of(x: np.ndarray, y: np.ndarray, penalty: float) -> float:
-    """The generalised cross-validation error, with the explicit matrix that maps y to the fitted values."""
+    """The generalised cross-validation error, computed with the explicit hat matrix."""
     points = len(x)
     centring = np.eye(points) - 1 / points
     z = centring @ x
@@ -46,6 +46,6 @@ def test_without_noise_the_map_is_exact_and_without_signal_it_is_nearly_the_mean
     assert float((fit_ridge(x, noise)(x) - noise.mean()).abs().max()) < 0.5
 
 
-def test_equal_inputs_give_the_mean() -> None:
+def test_constant_inputs_give_the_mean_of_the_outputs() -> None:
     y = torch.tensor([[1.0], [2.0], [6.0]])
     assert torch.equal(fit_ridge(torch.ones(3, 4), y)(torch.zeros(2, 4)), torch.full((2, 1), 3.0).double())
