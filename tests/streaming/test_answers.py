@@ -1,4 +1,4 @@
-"""Columns of answers, against SciPy."""
+"""Columns of the answers of a stream, against SciPy."""
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from iclbench.core.predictions import Categorical, Gaussian, Point
 from iclbench.streaming.answers import answer_column_names
 
 
-def test_column_names() -> None:
+def test_column_names_depend_on_the_prediction() -> None:
     def column_names(**changes: object) -> str:
         return ",".join(answer_column_names(TaskShape(x_dim=2, points=9, **changes)))
 

@@ -23,7 +23,7 @@ def read(*lines: str, clock: Clock | None = None, dtype: torch.dtype = torch.flo
 
 
 @pytest.mark.parametrize("header", [[], ["time,mark"], ["when, what"], ["Time,MARK"]])
-def test_events_and_queries(header: list[str]) -> None:
+def test_lines_are_read_as_events_and_queries(header: list[str]) -> None:
     offset = len(header)
     assert read(*header, "0.5,2", "?,?", "", "2,0", " , ", '"2.25","1"') == [
         event(offset + 1, 0.5, 2, 0.5, 0.5),
@@ -39,7 +39,7 @@ def test_a_query_may_be_the_first_line() -> None:
 
 
 def test_gaps_of_large_times_are_computed_in_double_precision() -> None:
-    """Seconds since 1970 are 128 apart in single precision."""
+    """In single precision, neighbouring numbers of seconds since 1970 differ by 128."""
     events = read("1700000000.25,0", "1700000000.75,0", clock=Clock(1.7e9))
     assert [event.y for event in events] == [[0.25, 0, 0.25], [0.5, 0, 0.75]]
     assert [event.time for event in events] == [1700000000.25, 1700000000.75]
@@ -50,7 +50,7 @@ def test_times_are_converted_to_the_unit_of_the_model() -> None:
     assert [event.y for event in events] == [[0.5, 0, 0.5], [0.5, 1, 1]]
 
 
-def test_a_first_line_that_is_the_start_is_not_an_event() -> None:
+def test_if_the_first_line_is_the_start_it_is_not_an_event() -> None:
     clock = Clock(start=None)
     assert read("time,mark", "5,0", "7,1", clock=clock) == [event(3, 2, 1, 2, 7.0)]
     assert (clock.start, clock.last_time) == (5.0, 5.0), "the event after it is not learned yet"
@@ -75,7 +75,7 @@ def test_a_first_line_that_is_the_start_is_not_an_event() -> None:
         (["1e-50,0"], ("line 1", "1e-50", "start", "--float64")),
     ],
 )
-def test_bad_lines_are_refused(lines: list[str], names: tuple[object, ...]) -> None:
+def test_invalid_lines_are_refused(lines: list[str], names: tuple[object, ...]) -> None:
     with refused("bad-data", "log.csv", *names):
         read(*lines)
 

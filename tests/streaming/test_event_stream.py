@@ -1,4 +1,4 @@
-"""Event streams, against answers of the model to the complete sequence."""
+"""Event streams, against predictions of the model for the complete sequence."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def model(name: str = "mamba") -> Backbone:
 
 
 def log(pattern: str, seed: int = 1, after: float = 0.0) -> list[str]:
-    """Lines with an event for each e and a query for each q."""
+    """Return lines with an event for each e and a query for each q."""
     torch.manual_seed(seed)
     lines, time = [], after
     for character in pattern:
@@ -58,7 +58,7 @@ def answers(
 
 
 def expected(backbone: Backbone, lines: list[str], start: float = 0.0, unit: float = 1.0) -> list[tuple[float, ...]]:
-    """For each query, the answer to the complete sequence before it: the expected time, then the columns."""
+    """For each query, the prediction given all events before it: the expected time, followed by the other columns."""
     rows, times, marks = [], [], []
     for line in lines:
         if not line.startswith("?"):
@@ -84,19 +84,19 @@ def assert_as_expected(answer_list: list[Answer], expected_rows: list[tuple[floa
         assert row == pytest.approx(expected_row, rel=1e-8)
 
 
-def test_column_names() -> None:
+def test_column_names_of_an_event_stream() -> None:
     assert ",".join(answer_column_names(SHAPE)) == "time,gap,median,low,high,mark,p0,p1,p2"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SIZES)
-def test_a_query_sees_all_events_before_it(name: str) -> None:
-    """Also before the first event, and after more events than one batch has."""
+def test_the_answer_to_a_query_depends_on_all_events_before_it(name: str) -> None:
+    """Some queries precede the first event, and some follow more events than a batch has."""
     backbone, lines = model(name), log("qeqqeeeqe" + "e" * (BATCH_SIZE + 5) + "qeq")
     assert_as_expected(answers(backbone, lines), expected(backbone, lines))
 
 
-def test_answers_have_the_unit_and_the_start_of_the_user() -> None:
+def test_answers_use_the_unit_and_the_start_of_the_user() -> None:
     backbone, lines = model(), log("qeqeeq", after=1000.0)
     user_answers = answers(backbone, lines, clock=Clock(start=1000.0, unit=60.0))
     assert_as_expected(user_answers, expected(backbone, lines, 1000.0, 60.0))
@@ -123,7 +123,7 @@ def test_a_saved_stream_continues_after_its_last_event(name: str, tmp_path: Path
     assert_as_expected(first_answers + answers(backbone, lines[4:], second), expected(backbone, lines, unit=0.1))
 
 
-def test_the_clock_has_the_time_of_the_last_learned_event(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clock_stores_the_time_of_the_last_learned_event(monkeypatch: pytest.MonkeyPatch) -> None:
     backbone = model()
     for bad_line in ("0.1,0\n", "9,7\n", "nonsense\n"):
         stream = Stream(backbone, clock=Clock())
@@ -167,7 +167,7 @@ def test_a_growing_state_is_reported(name: str, caplog: pytest.LogCaptureFixture
 @pytest.mark.parametrize("name", ["mamba", "s4d", "cmhp"])
 @pytest.mark.parametrize("count", [800, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_memory_does_not_grow_with_the_number_of_events(count: int, name: str) -> None:
-    """The peak of live tensor bytes in the second half of a stream is that in the first half."""
+    """The peak of live tensor bytes is the same in both halves of a stream."""
     backbone, peaks, after = model(name).float(), [], 0.0
     stream = Stream(backbone, answer_immediately=False, clock=Clock())
     for seed in (1, 2):
@@ -181,8 +181,8 @@ def test_memory_does_not_grow_with_the_number_of_events(count: int, name: str) -
 
 
 @pytest.mark.parametrize("name", ["cmanp", "cmhp"])
-def test_a_window_of_events(name: str) -> None:
-    """The gap of the oldest event in the window is still the gap to the event before it."""
+def test_a_window_of_events_keeps_the_gap_of_its_oldest_event(name: str) -> None:
+    """The gap of the oldest event in the window remains the gap to the event before it, which is outside the window."""
     backbone, lines = model(name), log("e" * 12 + "q")
     stream = Stream(backbone, window=5, clock=Clock())
     (answer,) = answers(backbone, lines, stream)

@@ -20,7 +20,7 @@ def read(*lines: str, columns: LineFormat = TWO_ONE) -> list[Line]:
     return list(columns.read((f"{text}\n" for text in lines), "data.csv"))
 
 
-def test_points_queries_and_blank_lines() -> None:
+def test_lines_are_read_as_points_queries_or_blank_lines() -> None:
     assert read("1, 2,3", "", "-1e-3,.5,?", "4,5,", "6,7, ? ") == [
         line(1, [1, 2], [3]),
         line(3, [-1e-3, 0.5], None),
@@ -62,7 +62,7 @@ def test_a_first_line_that_resembles_numbers_is_not_a_header(first_line: str) ->
         read(first_line, "1,2,3")
 
 
-def test_labels_are_integers() -> None:
+def test_labels_are_read_as_integers() -> None:
     assert read("0.5,2", "1,?", columns=LABELS) == [line(1, [0.5], [2]), line(2, [1], None)]
 
 
@@ -84,13 +84,13 @@ def test_labels_are_integers() -> None:
         (["y1,x1,x2"], ("line 1", "x1,x2,y1")),
     ],
 )
-def test_bad_lines_are_refused(lines: list[str], names: tuple[object, ...]) -> None:
+def test_invalid_lines_are_refused(lines: list[str], names: tuple[object, ...]) -> None:
     with refused("bad-data", "data.csv", *names):
         read(*lines)
 
 
 @pytest.mark.parametrize("label", ["3", "-1", "0.5"])
-def test_other_labels_are_refused(label: str) -> None:
+def test_labels_that_are_not_classes_of_the_model_are_refused(label: str) -> None:
     with refused("bad-data", "line 1", "label", label, "0 to 2"):
         read(f"1,{label}", columns=LABELS)
 

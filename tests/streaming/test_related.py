@@ -26,7 +26,7 @@ def write_files(folder: Path, *texts: str) -> list[Path]:
     return paths
 
 
-def test_one_dataset_per_file_padded_to_the_longest(tmp_path: Path) -> None:
+def test_each_file_is_a_dataset_that_is_padded_to_the_longest(tmp_path: Path) -> None:
     points = read_related(model("icicl-cnp", 2), write_files(tmp_path, "x,y\n1,2\n3,4\n", "5,6\n"), FORMAT)
     assert points.x.tolist() == [[[[1], [3]], [[5], [0]]]]
     assert points.y.tolist() == [[[[2], [4]], [[6], [0]]]]
@@ -44,7 +44,7 @@ def test_one_dataset_per_file_padded_to_the_longest(tmp_path: Path) -> None:
         ("icicl-cnp", 1, ["x,y\n"], "bad-data", ("0.csv", "--related")),
     ],
 )
-def test_related_datasets_that_do_not_fit_are_refused(
+def test_related_datasets_that_the_model_does_not_support_are_refused(
     name: str, related: int, texts: list[str], code: str, names: tuple[object, ...], tmp_path: Path
 ) -> None:
     with refused(code, *names):
@@ -56,5 +56,5 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         read_related(model("icicl-cnp", 1), [tmp_path / "none.csv"], FORMAT)
 
 
-def test_the_precision_is_that_of_the_model(tmp_path: Path) -> None:
+def test_related_datasets_have_the_precision_of_the_model(tmp_path: Path) -> None:
     assert read_related(model("icicl-cnp", 1).double(), write_files(tmp_path, "1,2"), FORMAT).x.dtype == torch.float64

@@ -1,4 +1,4 @@
-"""Streams: queries depend on all points before them and on none after them, for several backbones."""
+"""Streams: for several backbones, answers to queries depend on all points before them and on no later points."""
 
 import math
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ def model(name: str = "cmanp", related: int = 0, **settings: str) -> Backbone:
 
 
 def lines(pattern: str) -> list[Line]:
-    """Lines with a point for each p and a query for each q."""
+    """Return lines with a point for each p and a query for each q."""
     torch.manual_seed(1)
     values = torch.randn(len(pattern), 3).double().tolist()
     return [
@@ -49,7 +49,7 @@ def lines(pattern: str) -> list[Line]:
 def expected(
     backbone: Backbone, stream_lines: list[Line], related: Points | None = None
 ) -> list[tuple[int, float, float]]:
-    """The answers of a model that is conditioned on all points before each run of queries."""
+    """The answers of a model that is conditioned on all points before each group of consecutive queries."""
     answers = []
     for is_query, group in groupby(stream_lines, key=lambda line: line.y is None):
         if is_query:
@@ -74,7 +74,9 @@ def assert_as_expected(answers: Iterable[Answer], expected_rows: list[tuple[int,
 
 @pytest.mark.parametrize("answer_immediately", [True, False])
 @pytest.mark.parametrize("name", SIZES)
-def test_a_query_sees_all_points_before_it_and_none_after(name: str, answer_immediately: bool) -> None:
+def test_the_answer_to_a_query_depends_on_all_points_before_it_and_no_later_points(
+    name: str, answer_immediately: bool
+) -> None:
     backbone, stream_lines = model(name), lines("pqqpppqpp" + "q" * 3 + "p" * 4 + "qp")
     stream = Stream(backbone, answer_immediately=answer_immediately)
     assert_as_expected(stream.run(stream_lines), expected(backbone, stream_lines))
@@ -82,8 +84,8 @@ def test_a_query_sees_all_points_before_it_and_none_after(name: str, answer_imme
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_a_classifier_learns_labels_and_answers_with_probabilities(name: str) -> None:
-    """Numbers in a line are learned as classes. Answers depend on all points before them."""
+def test_a_classifier_learns_from_labels_and_answers_with_probabilities(name: str) -> None:
+    """Outputs in a line are learned as classes. Answers depend on all points before them."""
     torch.manual_seed(0)
     cls = BACKBONES.get(name)
     shape = TaskShape(x_dim=2, points=9, classes=3, head="categorical", question="targets", related=0)
@@ -104,7 +106,7 @@ def test_a_classifier_learns_labels_and_answers_with_probabilities(name: str) ->
         assert answer.columns["label"] == [probabilities.index(max(probabilities))]
 
 
-def test_more_lines_than_a_batch_are_all_learned_and_answered() -> None:
+def test_all_lines_are_learned_and_answered_if_there_are_more_than_a_batch() -> None:
     backbone, stream_lines = (
         model(),
         lines("p" * (2 * BATCH_SIZE + 3) + "q" + "p" * BATCH_SIZE + "q" * (BATCH_SIZE + 1)),
@@ -112,7 +114,7 @@ def test_more_lines_than_a_batch_are_all_learned_and_answered() -> None:
     assert_as_expected(Stream(backbone, answer_immediately=False).run(stream_lines), expected(backbone, stream_lines))
 
 
-def test_at_once_means_before_the_next_line_is_read() -> None:
+def test_queries_are_answered_before_the_next_line_is_read() -> None:
     read_numbers = []
 
     def source():
@@ -193,7 +195,7 @@ def test_growing_states_are_reported_once(name: str, grows: int, caplog: pytest.
 
 @pytest.mark.parametrize("answer_immediately", [True, False])
 def test_the_error_for_a_query_beyond_the_context_length_names_its_line(answer_immediately: bool) -> None:
-    """Nine points and a query fit; of two queries after ten points, the first one does not."""
+    """Nine points and a query fit into the context. Of two queries after ten points, the first one does not."""
     backbone = model("gpt2", positions="learned")
     stream = Stream(backbone, answer_immediately=answer_immediately)
     answers = []

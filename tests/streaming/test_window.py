@@ -1,4 +1,4 @@
-"""Sliding windows, against conditioning on their points."""
+"""Sliding windows, against conditioning on the points of the window."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ NEVER = 10**9
 
 
 def peaked_model(dtype: torch.dtype = torch.float64) -> Backbone:
-    """A model in which single points get almost all attention of a latent, and answers depend on it, as after
-    training."""
+    """A model in which, as after training, single points receive almost all attention of a latent, and answers depend
+    on this latent."""
     backbone = model("cmanp")
     with torch.no_grad():
         for block in backbone.blocks:
@@ -43,7 +43,7 @@ def stream_of(count: int, dtype: torch.dtype = torch.float64) -> Points:
 
 
 def slide(window: Window, points: Points, sizes: tuple[int, ...] = (1,), related: Points | None = None) -> Any:
-    """Yield the state after each chunk of points, and the points up to it."""
+    """Yield the state after each chunk of points, and all points until then."""
     state, count, index = window.condition(points.span(0, 0), related), 0, 0
     while count < points.count:
         chunk = points.span(count, count + sizes[index % len(sizes)])
@@ -68,7 +68,7 @@ def assert_equal(a: State, b: State) -> None:
 @pytest.mark.parametrize(
     ("name", "size", "cheap_size"),
     [
-        # Other sizes are tested with `cnp`, which takes a tenth of the time of `cmanp`.
+        # Other sizes are tested with `cnp`, which needs a tenth of the time of `cmanp`.
         pytest.param(name, size, cheap_size, marks=pytest.mark.slow if name == "cmanp" and size != 3 else [])
         for name in ("cmanp", "cnp", "icicl-cnp")
         for size in (1, 3, 100)
@@ -76,8 +76,8 @@ def assert_equal(a: State, b: State) -> None:
     ],
 )
 @torch.no_grad()
-def test_every_state_is_that_of_the_last_points(name: str, size: int, cheap_size: int) -> None:
-    """Against a naive loop; the largest window is never full. Related datasets are not forgotten."""
+def test_every_state_equals_conditioning_on_the_last_points(name: str, size: int, cheap_size: int) -> None:
+    """The largest window is never full. Related datasets are not forgotten."""
     backbone, points, x = model(name, related=2), stream_of(25), torch.randn(1, 3, 2).double()
     related = Points.full(torch.randn(1, 2, 5, 2).double(), torch.randn(1, 2, 5, 1).double())
     window = Window(backbone, size, cheap_size=cheap_size)
@@ -93,7 +93,7 @@ def test_every_state_is_that_of_the_last_points(name: str, size: int, cheap_size
 
 @pytest.mark.parametrize("answer_immediately", [True, False])
 @pytest.mark.parametrize("size", [1, 3, 150])
-def test_queries_depend_on_the_last_points_before_them(size: int, answer_immediately: bool) -> None:
+def test_answers_depend_only_on_the_last_points_before_the_query(size: int, answer_immediately: bool) -> None:
     backbone, stream_lines = model(), lines("pqqpppqpp" + "q" * 3 + "p" * (BATCH_SIZE + 30) + "qppq")
     stream = Stream(backbone, answer_immediately=answer_immediately, window=size)
     answers = list(stream.run(stream_lines))
@@ -119,8 +119,8 @@ def test_a_window_that_is_never_full_equals_no_window() -> None:
 
 @torch.no_grad()
 def largest_distances(dtype: torch.dtype, slides: int, **rule: int) -> tuple[float, float]:
-    """The largest distance of answers and of states of a peaked model from those after conditioning on the points of
-    the window, in the same precision."""
+    """The largest distances of answers and states of a peaked model from those after conditioning on the points of the
+    window in the same precision."""
     backbone, points, x = peaked_model(dtype), stream_of(slides + 20, dtype), torch.randn(1, 8, 2, dtype=dtype)
     window, distances = Window(backbone, 20, cheap_size=0, **rule), [(0.0, 0.0)]
     for step, (state, past) in enumerate(slide(window, points)):
@@ -149,7 +149,7 @@ def test_rounding_errors_are_large_if_the_state_is_never_recomputed(monkeypatch:
 
 @torch.no_grad()
 def test_the_state_is_recomputed_if_sums_decrease_slowly() -> None:
-    """Values halve from point to point: each removal is accurate, but the errors of the first values accumulate."""
+    """Values halve from point to point. Each removal is accurate, but the errors of the first values accumulate."""
     backbone, points = model("cnp").float(), stream_of(60, torch.float32)
     points.y.mul_(1e7 * 0.5 ** torch.arange(60).clamp(max=24).unsqueeze(-1))
     *_, (state, past) = slide(Window(backbone, 20, cheap_size=0), points)
@@ -160,7 +160,7 @@ def test_the_state_is_recomputed_if_sums_decrease_slowly() -> None:
 
 def test_estimated_errors_grow_with_the_steps_and_with_the_decrease_of_the_sums() -> None:
     current = torch.zeros(2, 3)
-    earlier = current + torch.tensor([0.0, 0.0, 4.0])  # larger by a factor of 55
+    earlier = current + torch.tensor([0.0, 0.0, 4.0])  # e^4: sums decrease by a factor of 55
     for steps, highest, drifted in (
         (1, current, False),
         (1, earlier, False),
@@ -201,7 +201,7 @@ def test_the_state_is_recomputed_if_too_little_would_remain() -> None:
 
 @torch.no_grad()
 def test_the_state_is_recomputed_for_a_small_window_and_for_a_large_chunk() -> None:
-    """Recomputing is cheaper than adding and removing points."""
+    """In both cases, recomputing is cheaper than adding and removing points."""
     backbone, points = model().float(), stream_of(200, torch.float32)
     *_, (small, _) = slide(Window(backbone, 64), points)
     assert_equal(small.state, backbone.condition(points.span(200 - 64)))
@@ -210,7 +210,7 @@ def test_the_state_is_recomputed_for_a_small_window_and_for_a_large_chunk() -> N
 
 
 @torch.no_grad()
-def test_memory_is_that_of_the_window() -> None:
+def test_memory_depends_only_on_the_size_of_the_window() -> None:
     backbone, points = model().float(), stream_of(100, torch.float32)
     window = Window(backbone, 30, cheap_size=0)
     states = [state for state, _ in slide(window, points)]
@@ -275,7 +275,7 @@ def test_a_point_that_gives_a_nonfinite_state_does_not_change_the_window() -> No
         assert bool(stream.state.state.e.isfinite().all())
 
 
-def test_a_window_does_not_report_growing_states(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_with_a_window_does_not_report_growing_states(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         list(Stream(model(), window=50).run(lines("pqpqpq")))
     assert not [record for record in caplog.records if "grows" in record.message]
