@@ -29,7 +29,7 @@ BASE = TrainSettings(steps=1000, lr=1e-3, warmup=50)
 
 
 def bowl(train: TrainSettings) -> float:
-    """An objective with its optimum at rate 2e-3, a warm-up of a tenth and beta_2 = 0.98; rates above 0.02 diverge."""
+    """An objective with its optimum at rate 2e-3, a warm-up of a tenth and beta_2 = 0.98. Rates above 0.02 diverge."""
     if train.lr > 0.02:
         raise NonFiniteError("diverged")
     rate, warmup = log(train.lr / 2e-3) ** 2, 10 * (train.warmup / train.steps - 0.1) ** 2
@@ -51,7 +51,7 @@ def search(number: int, sign: int = 1, points: tuple[Point, ...] = ()) -> list[P
 
 
 @pytest.mark.slow
-def test_proposals_are_better_than_random_choices_for_both_signs() -> None:
+def test_proposals_are_better_than_random_choices_for_minimisation_and_maximisation() -> None:
     all_points = search(40)
     assert len(all_points) == 40 and all_points[0] == point({"lr": BASE.lr})
     values = [each.value if each.value is not None else 99.0 for each in all_points]
@@ -76,7 +76,7 @@ def test_choices_are_in_their_ranges_and_name_only_settings_that_differ_from_the
         assert all(value != BASE.model_dump(mode="json")[key] for key, value in each.settings.items() if key != "lr")
 
 
-def test_the_next_choice_is_a_function_of_the_points_in_any_order() -> None:
+def test_the_next_choice_depends_only_on_the_points_in_any_order() -> None:
     all_points = search(14)
     assert search(16)[:14] == all_points, "a search with more trials continues one with fewer"
     joint_search = OptunaSearch(14, BASE, 1)
@@ -114,7 +114,7 @@ def test_an_interrupted_search_continues_and_its_choice_is_used(
     monkeypatch.setattr(trials, "run", scored)
     uninterrupted = tmp_path / "uninterrupted"
     tune([pair(card_path, uninterrupted, 13)], InlineExecutor(), Context(uninterrupted), ListObserver())
-    for calls in (3, STARTUP_CHOICES * 2 + 2):  # within the random choices; between the seeds of a choice
+    for calls in (3, STARTUP_CHOICES * 2 + 2):  # during the random choices, and between the seeds of a choice
 
         def stop(call: int, last: int = calls) -> None:
             if call > last:
@@ -140,7 +140,7 @@ def test_an_interrupted_search_continues_and_its_choice_is_used(
 def test_the_command_prints_the_choice_and_the_settings_of_the_preset(
     card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # No workers, which would import torch; `test_tune.py` tests the command with a worker.
+    # Workers would import torch. `test_tune.py` tests the command with a worker.
     monkeypatch.setattr("iclbench.cli.tune_run.worker_pool", lambda slots, threads: InlineExecutor())
     words = ["tune", "gpt2", "--tasks", str(card_path), "-p", "smoke", "--seeds", "1", "--results", str(tmp_path)]
     assert main([*words, "--trials", "2", "-j", "1"]) == 0
@@ -163,7 +163,7 @@ def test_the_command_prints_the_choice_and_the_settings_of_the_preset(
 
 
 @pytest.mark.slow
-def test_worse_rates_that_are_tried_later_do_not_replace_the_choice(
+def test_worse_rates_of_a_later_search_do_not_replace_the_choice(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trials, "run", scored)

@@ -1,4 +1,4 @@
-"""The search over learning rates, and the choice of one of them."""
+"""The search over learning rates, and the choice of a rate."""
 
 import pytest
 
@@ -25,10 +25,10 @@ def next_rates(search: RateSearch, values: dict[float, float | None]) -> list[fl
         ({1e-3: 0.3, 3e-3: 0.4, 1e-2: 0.6}, [3e-4]),
         ({1e-3: 0.5, 3e-3: 0.4, 1e-2: 0.3}, [3e-2]),
         ({1e-3: 0.5, 3e-3: 0.4, 1e-2: 0.3, 3e-2: 0.2}, [1e-1]),
-        ({1e-3: 0.5, 3e-3: 0.4, 1e-2: 0.3, 3e-2: 0.2, 1e-1: 0.1}, []),  # extended twice
+        ({1e-3: 0.5, 3e-3: 0.4, 1e-2: 0.3, 3e-2: 0.2, 1e-1: 0.1}, []),  # the range has been extended twice already
         ({1e-3: 0.3, 3e-3: 0.4, 1e-2: 0.6, 3e-4: 0.2, 1e-4: 0.1}, []),
-        ({1e-3: None, 3e-3: None, 1e-2: None}, [3e-4]),  # all diverged, so they are too large
-        ({1e-3: 0.5, 3e-3: 0.4, 1e-2: None}, []),  # no extension beyond a rate that diverged
+        ({1e-3: None, 3e-3: None, 1e-2: None}, [3e-4]),  # all rates diverged, so smaller ones are tried
+        ({1e-3: 0.5, 3e-3: 0.4, 1e-2: None}, []),  # the range is not extended beyond a rate that diverged
     ],
 )
 def test_the_range_is_extended_if_the_best_rate_is_at_its_edge(
@@ -45,7 +45,7 @@ def test_rates_of_earlier_commands_count() -> None:
     assert find_best(all_points, 1) == all_points[1] and not RateSearch([2e-3], 1).is_at_edge(all_points)
 
 
-def test_of_tied_rates_the_smallest_is_best_and_failed_points_are_never_best() -> None:
+def test_the_best_rate_is_the_smallest_in_a_tie_and_never_a_failed_one() -> None:
     assert find_best(points({1e-2: 0.9, 3e-3: 0.9, 1e-3: None}), 1) == Point({"lr": 3e-3}, 0.9)
     assert find_best(points({1e-2: None}), 1) is None
 
@@ -63,7 +63,7 @@ def test_the_smallest_rate_within_one_standard_error_of_the_best_is_chosen() -> 
     assert find_choice([Point({"lr": 1e-2}, None)], 1, seeds=3) is None
 
 
-def test_neighbours_of_rates_in_the_series_are_in_the_series() -> None:
+def test_neighbours_of_rates_in_the_series_1_3_10_are_in_the_series() -> None:
     rate, rates = 1e-3, []
     for _ in range(4):
         rate = neighbour_rate(rate, 1)
@@ -73,7 +73,9 @@ def test_neighbours_of_rates_in_the_series_are_in_the_series() -> None:
 
 
 def test_rates_that_are_not_significantly_different() -> None:
-    """Welch's t of 1 and 1.2 with standard deviations of 0.3 over three seeds is 0.8, that of 1 and 4 is 12."""
+    """With standard deviations of 0.3 over three seeds, Welch's t is 0.8 for means of 1 and 1.2, and 12 for means of
+    1 and 4.
+    """
     chosen_point = Point({"lr": 0.003}, 1.0, 0.3)
     near, far, failed = Point({"lr": 0.01}, 1.2, 0.3), Point({"lr": 0.03}, 4.0, 0.3), Point({"lr": 0.1}, None)
     assert not_different([chosen_point, near, far, failed], chosen_point, 3) == [near]

@@ -1,4 +1,4 @@
-"""The shipped learning rates follow the rule of one standard error. Their trials are in the repository only."""
+"""The shipped learning rates follow the one-standard-error rule. Their trials are only in the repository."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from iclbench.config.cards import cards_folder
 from iclbench.config.rates import Tuning, read_table, shipped_path
 from iclbench.core.metrics import metric
 
-# In a checkout next to the cards; not part of the package.
+# In a checkout, this folder is next to the cards. It is not part of the package.
 TRIALS = cards_folder("grids").parent / "benchmarks" / "grid_rates" / "rates" / "grid"
 SEEDS = 3
-# The reference has these models at the rate with the best mean; they are not retrained at the smaller rate yet.
+# The reference results of these models use the rate with the best mean. They are not retrained at the smaller rate yet.
 BEST_MEAN = {
     ("linear", "gated-deltanet"),
     ("linear", "gpt2-sinusoidal"),
@@ -32,8 +32,8 @@ if not TRIALS.is_dir():
 
 @cache
 def trials() -> dict[tuple[str, str], pd.DataFrame]:
-    """The trials by task and contestant, of tasks for which the shipped table uses all seeds; on other tasks, trials of
-    some contestants are missing."""
+    """The trials by task and contestant, for tasks for which the shipped table uses all seeds. On other tasks, trials
+    of some contestants are missing."""
     shipped = {
         each.on or task for each in read_table(shipped_path("grid")).tuned if each.seeds == SEEDS for task in each.tasks
     }
@@ -43,7 +43,7 @@ def trials() -> dict[tuple[str, str], pd.DataFrame]:
 
 
 def groups(task: str, contestant: str) -> list[Tuning]:
-    """The groups of the shipped table that use trials of a contestant on a task with all seeds."""
+    """The groups of the shipped table that use the trials of a contestant on a task with all seeds."""
     shipped = read_table(shipped_path("grid")).tuned
     tunings = [each for each in shipped if each.on == task or (not each.on and task in each.tasks)]
     return [each for each in tunings if contestant in each.train and each.seeds == SEEDS]

@@ -59,7 +59,9 @@ def pairs(card: Path, results: Path, contestants: list[str], rates: list[float],
 
 
 def scored(values: dict[float, float]) -> Callable[..., dict[str, Any]]:
-    """A trial without training, whose value is the value of its rate plus the number of its seed."""
+    """Replace the training of trials. The value of a trial is the given value of its rate plus the number of its
+    seed.
+    """
 
     def run(trial: Trial, budget: int | None, context: Context) -> dict[str, Any]:
         objective = Objective.of(trial.config.task, trial.config.preset)
@@ -70,8 +72,8 @@ def scored(values: dict[float, float]) -> Callable[..., dict[str, Any]]:
     return run
 
 
-def test_trials_train_from_their_seeds_and_are_scored_on_validation_episodes(card_path: Path, tmp_path: Path) -> None:
-    """Against an independent training and evaluation."""
+def test_trials_are_trained_with_their_seeds_and_scored_on_validation_episodes(card_path: Path, tmp_path: Path) -> None:
+    """The reference is an independent training and evaluation."""
     from iclbench.training.fit import fit
 
     (pair,) = pairs(card_path, tmp_path, ["gpt2"], [3e-3], seeds=1)
@@ -169,7 +171,7 @@ def test_the_chosen_rate_is_written_and_used(card_path: Path, tmp_path: Path, mo
     }
 
 
-def test_a_rate_that_diverges_is_a_point_of_the_curve(card_path: Path, tmp_path: Path) -> None:
+def test_a_diverging_rate_is_a_point_of_the_curve(card_path: Path, tmp_path: Path) -> None:
     observer = ListObserver()
     tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e30], seeds=1), InlineExecutor(), Context(tmp_path), observer)
     rows = tables.read_all("trials", tmp_path).set_index("lr")
@@ -232,7 +234,9 @@ def test_a_trial_of_a_killed_worker_is_repeated_and_a_failed_trial_gives_no_choi
 
 
 def test_the_objective_is_the_metric_that_ranks_the_family() -> None:
-    """The mean of ICL and IWL; the likelihood with all related datasets; the area under the learning curve."""
+    """The metrics are the mean of ICL and IWL, the likelihood with all related datasets, and the area under the
+    learning curve.
+    """
     bursty = Objective.of(resolve_task("bursty", "smoke")[0], "smoke")
     assert bursty.metric == "accuracy_within_choices" and bursty.evaluators == "icl, iwl" and bursty.sign == -1
     accuracies = [rows(bursty.metric, {0: value}) for value in (0.5, 0.25)]
@@ -271,7 +275,9 @@ def test_the_command_prints_the_curve_and_caches_trials(
     assert main(["tune", "gpt2", "--tasks", "linaer"]) == 2 and "'linear'" in capsys.readouterr().err
 
 
-def test_an_edge_is_marked_for_rates_only(card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_choice_at_the_edge_of_the_range_is_marked_only_for_searches_over_rates(
+    card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (pair,) = pairs(card_path, tmp_path, ["gpt2"], [1e-3, 3e-3], seeds=1)
     columns = {"metric": "auc", "evaluator": "next"}
 
@@ -290,7 +296,7 @@ def test_an_edge_is_marked_for_rates_only(card_path: Path, tmp_path: Path, capsy
     assert _rate_table([pair])[1][0][1] == "0.0001*"
 
 
-def test_a_choice_on_a_task_applies_to_its_followers(tmp_path: Path) -> None:
+def test_a_choice_on_a_task_applies_to_tasks_that_follow_it(tmp_path: Path) -> None:
     def choose_rate(contestant: str, task: str, rate: float) -> list[Any]:
         (curve,) = objective_and_curves(task, [contestant], "grid", 1, Context(tmp_path))[1]
         write_choice(curve, TunedSettings(lr=rate), "by hand")
@@ -323,8 +329,8 @@ def test_a_dry_run_lists_trials_and_tasks_and_writes_nothing(
     assert not (tmp_path / "r").exists()
 
 
-def test_trials_of_fewer_steps_keep_the_proportion_of_the_warm_up(tmp_path: Path) -> None:
-    """A quarter of the steps of preset grid, and the number of steps in the table."""
+def test_trials_with_fewer_steps_keep_the_fraction_of_the_warm_up(tmp_path: Path) -> None:
+    """The trials have a quarter of the steps of the preset `grid`, and the table contains their number of steps."""
     preset_training = load_task("markov")[1].presets["grid"].train
     _, (curve,) = objective_and_curves("markov", ["gru"], "grid", 1, Context(tmp_path), preset_training.steps // 4)
     (trial,) = curve.trials({"lr": 1e-2})
