@@ -1,5 +1,5 @@
-"""Deep-Thinking with causal Transformer backbones: against a plain pass over a doubled context, under the contracts of
-predictors, and in result tables together with the plain run."""
+"""Deep-Thinking with causal Transformer backbones: comparison with one pass over a doubled context, contracts, and
+result tables with and without Deep-Thinking."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from iclbench.layers.key_value_cache import KeyValueCache
 from tests.refusals import refused
 
 SMALL = {"layers": 2, "width": 16, "heads": 2}
-# Position encodings of GPT-2, and the Transformer.
+# Position encodings of GPT-2, and the backbone `transformer`.
 VARIANTS = ["none", "sinusoidal", "learned", "transformer"]
 
 
@@ -61,7 +61,7 @@ def max_difference(first: Prediction, second: Prediction) -> float:
     ("variant", "related", "positions"),
     [("learned", 0, "reuse"), ("transformer", 2, "continue")],
 )
-def test_it_passes_all_contracts_of_a_predictor(variant: str, related: int, positions: str) -> None:
+def test_a_thinking_backbone_passes_all_contracts_of_a_predictor(variant: str, related: int, positions: str) -> None:
     model = thinking(backbone(variant, related), positions=positions, passes=2)
     assert failures(model, example_episodes(points=4, targets=2, related=related)) == {}
 
@@ -78,8 +78,8 @@ def test_one_pass_or_a_closed_gate_equals_the_plain_backbone(variant: str) -> No
 @pytest.mark.parametrize("positions", ["continue", "reuse"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_two_passes_mix_the_two_copies_of_one_plain_pass(variant: str, positions: str) -> None:
-    """A pass over a doubled context has further positions, so with reused positions it only agrees without an encoding
-    of positions."""
+    """One pass over a doubled context uses more positions. With reused positions, it therefore agrees only without
+    positional encoding."""
     model, episodes, eta = backbone(variant), example_episodes(), 0.3
     context, x = episodes.context, episodes.queries.x
     doubled = model.condition(context.append(context))
@@ -96,7 +96,7 @@ def test_two_passes_mix_the_two_copies_of_one_plain_pass(variant: str, positions
 
 
 @pytest.mark.parametrize("positions", ["continue", "reuse"])
-def test_the_length_of_segments_changes_nothing(positions: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_do_not_depend_on_the_length_of_segments(positions: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The contexts have different lengths."""
     model, episodes = thinking(backbone("sinusoidal"), positions=positions), example_episodes()
     mask = torch.arange(episodes.context.count) < torch.tensor([[9], [4], [0]])
@@ -127,7 +127,7 @@ def test_the_error_for_a_context_beyond_the_learned_positions_names_the_limit() 
 
 
 def backbones_without_a_cache() -> list[tuple[Backbone, str]]:
-    """Each with a word of the reason that the error gives."""
+    """Backbones without a cache, each with a word of the reason in the error."""
     shape = TaskShape(x_dim=4, points=8)
     images = TaskShape(x_dim=256, points=8, classes=3, x_shape=(16, 16), head="categorical", question="targets")
     events = TaskShape(x_dim=0, points=8, y_dim=3, marks=3, head="event")
@@ -154,7 +154,7 @@ def test_settings_of_language_models_are_refused(settings: dict[str, Any]) -> No
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that is evaluated plainly and with Deep-Thinking."""
+    """The results folder of a run that is evaluated with and without Deep-Thinking."""
     from tests.conftest import small_card
 
     folder = tmp_path_factory.mktemp("results")
@@ -170,7 +170,7 @@ THINKING_RUN = f"{RUN}+deep-thinking-eta-0.2"
 
 
 @pytest.mark.slow
-def test_the_tables_have_the_run_with_and_without_deep_thinking(results: Path) -> None:
+def test_the_tables_contain_the_run_with_and_without_deep_thinking(results: Path) -> None:
     values = tables.read_all("values", results / "tables")
     backbones = values[values["kind"] == "backbone"]
     assert set(backbones["run"]) == {RUN, THINKING_RUN}
@@ -190,9 +190,7 @@ def test_the_tables_have_the_run_with_and_without_deep_thinking(results: Path) -
 
 
 @pytest.mark.slow
-def test_a_finished_evaluation_is_not_repeated_and_other_settings_are_another_contestant(
-    results: Path, capsys: Any
-) -> None:
+def test_a_finished_evaluation_is_cached_and_other_settings_are_another_contestant(results: Path, capsys: Any) -> None:
     paths = list(tables.files("values", results / "tables"))
     before = {p: p.read_bytes() for p in paths}
     assert main(["eval", RUN, "--method", "deep-thinking", "-o", "method.eta=0.2", "--results", str(results)]) == 0
@@ -222,7 +220,7 @@ def test_the_report_shows_the_run_with_deep_thinking_as_a_separate_contestant(re
         (["-o", "method.eta=1"], ("'icl'", "'eta'", "--method")),
     ],
 )
-def test_wrong_options_are_refused_in_one_line(
+def test_invalid_options_are_refused_in_one_line(
     options: list[str], names: tuple[str, ...], results: Path, capsys: Any
 ) -> None:
     assert main(["eval", RUN, *options, "--results", str(results)]) == 2

@@ -1,4 +1,4 @@
-"""Memories: rows, last tokens, broadcasting without a copy, and sums and norms against NumPy."""
+"""Memories: selection of rows and last tokens, broadcasting without a copy, and sums and norms against NumPy."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from iclbench.deep_thinking.memory import Memory
 
 
 def random_memory(seed: int, rows: int = 3, length: int = 5, dtype: torch.dtype = torch.float32) -> Memory:
-    """Two layers with different numbers of heads and channels."""
+    """A random memory of two layers with different numbers of heads and channels."""
     generator = torch.Generator().manual_seed(seed)
     keys, values = (
         tuple(torch.randn(rows, heads, length, channels, generator=generator).to(dtype) for heads, channels in shapes)
@@ -19,7 +19,7 @@ def random_memory(seed: int, rows: int = 3, length: int = 5, dtype: torch.dtype 
     return Memory(keys, values)
 
 
-def test_one_memory_for_many_sequences_is_not_copied() -> None:
+def test_a_memory_is_broadcast_to_many_sequences_without_a_copy() -> None:
     memory = random_memory(0, rows=1)
     expanded = memory.expand(64)
     assert (expanded.batch, expanded.length) == (64, 5)
@@ -51,7 +51,7 @@ def test_a_sum_has_the_dtype_of_the_first_summand(dtype: torch.dtype) -> None:
     assert random_memory(4, dtype=dtype).plus(random_memory(5, dtype=torch.float64), 0.5).dtype == dtype
 
 
-def test_a_memory_is_saved_and_loaded(tmp_path: Path) -> None:
+def test_a_memory_can_be_saved_and_loaded(tmp_path: Path) -> None:
     memory = random_memory(6)
     memory.save(tmp_path / "memory.safetensors")
     loaded = Memory.load(tmp_path / "memory.safetensors")

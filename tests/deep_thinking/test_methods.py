@@ -1,4 +1,4 @@
-"""Methods by name: the suffix of the contestant, the hash of the settings, and errors."""
+"""Methods by name: suffixes of contestants, hashes of settings, and errors."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from tests.refusals import refused
         ("deep-thinking", {"setting": "released", "passes": 5}, "+deep-thinking-released-passes-5"),
     ],
 )
-def test_the_suffix_has_the_method_and_the_settings_that_are_not_defaults(
+def test_the_suffix_contains_the_method_and_the_settings_that_are_not_defaults(
     name: str, settings: dict[str, Any], suffix: str
 ) -> None:
     assert method(name, settings).suffix == suffix
 
 
-def test_methods_with_other_settings_have_other_hashes_and_names() -> None:
+def test_methods_with_different_settings_have_different_hashes_and_suffixes() -> None:
     methods = [
         method("icl"),
         method("repeat"),
@@ -84,7 +84,7 @@ def test_unknown_methods_and_settings_of_plain_icl_are_refused() -> None:
         ("repeat", {"times": 1}, ("times", "2", "1")),
     ],
 )
-def test_wrong_settings_are_refused_in_one_line(name: str, settings: dict[str, Any], names: tuple[str, ...]) -> None:
+def test_invalid_settings_are_refused_in_one_line(name: str, settings: dict[str, Any], names: tuple[str, ...]) -> None:
     with pytest.raises(UsageError) as error:
         method(name, settings)
     message = str(error.value)

@@ -1,4 +1,6 @@
-"""Deep-Thinking of language models against forward passes of transformers over the doubled demonstrations."""
+"""Deep-Thinking with language models, against forward passes of the transformers library over doubled
+demonstrations.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,15 @@ L, N = 14, 5
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], SimpleNamespace]:
-    """By architecture: the loaded model, and the transformers module from the same files."""
+    """A function that returns, for an architecture, the loaded model and the transformers module from the same
+    files.
+    """
 
     @cache
     def pair(architecture: str) -> SimpleNamespace:
         folder = save_tiny_model(architecture, tmp_path_factory.mktemp("models") / architecture)
         bare = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        scale_weights(bare)  # so that the logits have a range of a few units, like those of a trained model
+        scale_weights(bare)  # logits then have a range of a few units, as in a trained model
         bare.save_pretrained(folder)
         return SimpleNamespace(model=load(str(folder)), bare=bare)
 
@@ -48,7 +52,7 @@ DEMONSTRATIONS, QUERY = draw(L), draw(N, 1)
 
 @torch.no_grad()
 def forward(bare: Any, ids: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> Any:
-    """One forward pass of transformers: logits, and the keys and values of all layers."""
+    """Run one forward pass of transformers. Return logits, and the keys and values of all layers."""
     mask = torch.ones_like(ids) if mask is None else mask
     positions = torch.arange(ids.shape[1])[None] if positions is None else positions
     past = DynamicCache()
@@ -62,7 +66,7 @@ def thoughts(model: Any, ids: Tensor = DEMONSTRATIONS, passes: int = 2, **settin
 
 
 def flat(memory: Memory) -> list[Tensor]:
-    """Keys and values in the order of `forward`."""
+    """The keys and values in the order of `forward`."""
     return [t for pair in zip(memory.keys, memory.values, strict=True) for t in pair]
 
 
@@ -71,17 +75,17 @@ def answer(model: Any, memory: Memory, query: Tensor = QUERY) -> Tensor:
 
 
 def distance(actual: Tensor, expected: Tensor) -> float:
-    """Largest difference, relative to the largest entry."""
+    """The largest difference, relative to the largest entry."""
     return float((actual - expected).abs().max() / expected.abs().max())
 
 
 def assert_same(actual: Tensor, expected: Tensor) -> None:
-    """Equal up to rounding of float32."""
+    """Check that tensors are equal up to rounding in float32."""
     assert distance(actual, expected) < 2e-6
 
 
 @pytest.mark.parametrize("architecture", WITH_MEMORY)
-def test_one_pass_is_plain_in_context_learning_for_every_eta(architecture: str, models) -> None:
+def test_one_pass_equals_plain_in_context_learning_for_every_eta(architecture: str, models) -> None:
     pair = models(architecture)
     expected = forward(pair.bare, torch.cat([DEMONSTRATIONS, QUERY], 1)).logits[:, L:]
     for eta in (0.0, 0.01, 1.0):
@@ -111,11 +115,12 @@ def test_two_passes_mix_the_two_copies_of_one_pass_over_both(architecture: str, 
 
 @pytest.mark.parametrize("architecture", WITH_MEMORY)
 def test_an_open_gate_keeps_only_the_second_copy(architecture: str, models) -> None:
-    """A query equals one in a single pass that does not see the first copy and has the position after one copy."""
+    """The logits of a query equal those in a single pass, in which the query does not attend to the first copy and has
+    the position after one copy."""
     pair = models(architecture)
     visible = torch.ones(2 * L + N, 2 * L + N, dtype=torch.bool).tril()
     visible[2 * L :, :L] = False
-    hidden = torch.where(visible, 0.0, torch.finfo(torch.float32).min)  # GPT-Neo adds two masks
+    hidden = torch.where(visible, 0.0, torch.finfo(torch.float32).min)  # finite, because GPT-Neo adds two masks
     prompt = torch.cat([DEMONSTRATIONS, DEMONSTRATIONS, QUERY], 1)
     positions = torch.cat([torch.arange(2 * L), torch.arange(L, L + N)])[None]
     expected = forward(pair.bare, prompt, positions, hidden[None, None]).logits[:, 2 * L :]
@@ -130,7 +135,7 @@ def test_an_open_gate_keeps_only_the_second_copy(architecture: str, models) -> N
 
 @pytest.mark.parametrize("architecture", WITH_MEMORY)
 def test_values_of_the_first_layer_change_only_if_positions_are_added_to_the_tokens(architecture: str, models) -> None:
-    """They depend only on the token and its added position; rotary positions do not change values."""
+    """These values depend only on the token and its added position. Rotary positions do not change values."""
     first, *_, last = thoughts(models(architecture).model, passes=4, eta=0.5)
     change = distance(last.memory.values[0], first.memory.values[0])
     assert (change > 1e-2) == (architecture in LEARNED)
@@ -178,7 +183,9 @@ def test_the_divergence_from_plain_answers_grows_with_every_pass(architecture: s
 
 @torch.no_grad()
 def reference_memory(bare: Any, passes: int, eta: float, momentum: float, precision: torch.dtype) -> list[Tensor]:
-    """The update of the released code, as a loop over lists of tensors: m = g + mu m, K = K + eta m."""
+    """The memory after the updates of the released code, m = g + mu m and K = K + eta m, as a loop over lists of
+    tensors.
+    """
     memory, step = [t.to(precision) for t in forward(bare, DEMONSTRATIONS).kv], None
     for _ in range(passes - 1):
         past = DynamicCache()
@@ -207,7 +214,7 @@ def test_momentum_equals_the_released_code(architecture: str, momentum: float, m
         assert_same(actual, expected)
 
 
-def test_the_released_setting_adds_in_bfloat16_which_rounds_many_steps_to_zero(models) -> None:
+def test_the_released_setting_adds_in_bfloat16_in_which_many_updates_round_to_zero(models) -> None:
     pair = models("gpt2")
     settings = DeepThinking(setting="released")
     assert (settings.momentum, settings.passes, settings.pass_limit) == (0.9, "best", 15)
@@ -223,7 +230,7 @@ def test_the_released_setting_adds_in_bfloat16_which_rounds_many_steps_to_zero(m
     assert unchanged[0] > 0.1 and unchanged[1] < 0.05
 
 
-def test_the_memory_of_a_bfloat16_model_is_added_in_float32() -> None:
+def test_the_memory_of_a_bfloat16_model_is_updated_in_float32() -> None:
     dtypes = []
 
     def read(history: Memory | None) -> Memory:
@@ -237,7 +244,7 @@ def test_the_memory_of_a_bfloat16_model_is_added_in_float32() -> None:
     assert last.change.tolist() == pytest.approx([0.999 / 1.001] * 2)
 
 
-def test_demonstrations_of_half_the_context_length_fit_and_one_token_more_does_not(models) -> None:
+def test_demonstrations_may_have_at_most_half_the_context_length(models) -> None:
     model = models("gpt2").model
     assert slots_needed(80, 30, passes=1) == 110
     assert slots_needed(80, 100, passes=5) == 180
