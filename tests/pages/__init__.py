@@ -1,9 +1,9 @@
 """Run the code blocks of the README and of the pages in docs/, and compare their output with the shown output.
 
 The blocks of a page run in order in an empty folder. In a `console` block, lines with `$` are commands, followed by
-their output. `python` blocks share one namespace; lines with `>>>` are followed by their output. A block with a caption
-is a file of that name. In an excerpt, `...` replaces any number of lines. Numbers are compared to about two digits,
-counts exactly; seconds and measured memory are not compared (`compare`).
+their output. `python` blocks share a namespace, and lines with `>>>` are followed by their output. A block with a
+caption is written to a file of that name. In an excerpt, `...` replaces any number of lines. Counts are compared
+exactly, and other numbers to about two digits. Seconds and measured memory are not compared (`compare`).
 
 A comment above a block marks blocks that do not run by default:
 
@@ -17,6 +17,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-# Generated pages have no code to run.
+# Generated pages contain no code to run.
 _GENERATED = {"reference", "templates"}
 PAGES = [README, *sorted(path for path in (ROOT / "docs").glob("**/*.md") if not _GENERATED & {*path.parts[-2:-1]})]

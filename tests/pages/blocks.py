@@ -13,12 +13,12 @@ _MARK = re.compile(r"<!-- (?P<mark>long|not run): ?(?P<reason>.*?) ?-->|<!-- (?P
 
 @dataclass(frozen=True)
 class Command:
-    """A command of a console block and the output that the page shows.
+    """A command of a console block, and the output that the page shows.
 
     Attributes:
         text: the command without a trailing comment.
         output: the lines below the command.
-        line: index of the first of these lines in the page.
+        line: the index of the first of these lines in the page.
     """
 
     text: str
@@ -33,9 +33,9 @@ class Block:
     Attributes:
         language: `console`, `python`, `toml`, ...
         lines: the lines between the fences.
-        line: index of the first of these lines in the page.
-        caption: name of the file that the block defines; empty for other blocks.
-        mark: "long" or "not run", from an HTML comment above the block; empty without one.
+        line: the index of the first of these lines in the page.
+        caption: the name of the file that the block defines, or "".
+        mark: "long" or "not run", from an HTML comment above the block, or "" without a comment.
     """
 
     language: str
@@ -65,7 +65,7 @@ class Block:
 
 
 def blocks(markdown: str) -> Iterator[Block]:
-    """All fenced code blocks, in order. Sphinx directives are not code blocks."""
+    """All fenced code blocks in order, except Sphinx directives."""
     lines = markdown.split("\n")
     index = 0
     while index < len(lines):
@@ -92,5 +92,5 @@ def blocks(markdown: str) -> Iterator[Block]:
 
 
 def _closing_fence(lines: list[str], start: int, fence: str) -> int:
-    """The index of the closing fence; the last line if there is none."""
+    """The index of the closing fence, or of the last line if the fence is missing."""
     return next((n for n in range(start, len(lines)) if lines[n].strip() == fence), len(lines) - 1)

@@ -1,4 +1,4 @@
-"""Compare the output that a page shows with the printed output."""
+"""Compare the output shown on a page with the printed output."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Sequence
 
 MORE = "..."
 _NUMBER = re.compile(r"(?P<before>[^\w.−-]*)(?P<number>[−-]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?P<after>\W*)")
-# Dates and measurements (seconds, memory in MiB) differ between days and machines.
+# Dates and measurements (seconds, memory in MiB), which differ between days and machines.
 _MEASURED = re.compile(
     r"\b\d{4}-\d\d-\d\d\b|(?<![\w.])\d[\d.,]*\s(?:ns|µs|ms|s|min|h|MiB)\b(?:\s\d+\s(?:min|s)\b)*(?:\sleft)?"
 )
 # Commas, except those that separate thousands.
 _LIST = re.compile(r",(?!\d{3}(?!\d))|(?<=\.\d{3}),")
-# Numbers agree if they are equal to about two digits, or to two decimals if they are small.
+# Numbers agree if they are equal to about two digits or, if they are small, to two decimals.
 RELATIVE, ABSOLUTE = 0.05, 0.0051
 
 
 def difference(shown: Sequence[str], printed: Sequence[str]) -> str:
-    """The first difference in words; empty if the shown lines are printed in this order. Only `...` may stand for lines
-    that are not shown."""
+    """Describe the first difference, or return "" if the shown lines are printed in this order. Lines may be missing
+    only at `...`."""
     index, gap = 0, False
     for line in shown:
         gap = gap or line.strip() == MORE
@@ -35,7 +35,9 @@ def difference(shown: Sequence[str], printed: Sequence[str]) -> str:
 
 
 def lines_agree(shown: str, printed: str) -> bool:
-    """Whether a printed line agrees with a shown line. A shown line that ends in `, ...` is compared up to there."""
+    """Return whether a printed line agrees with a shown line. A shown line that ends in `, ...` is compared up to
+    this end.
+    """
     a, b = (_LIST.sub(" , ", _MEASURED.sub("MEASURED", line)).split() for line in (shown, printed))
     if a and a[-1] == MORE:
         a, b = a[:-1], b[: len(a) - 1]
@@ -49,13 +51,13 @@ def _words_agree(a: str, b: str) -> bool:
     if x is None or y is None or (x["before"], x["after"]) != (y["before"], y["after"]):
         return False
     if all(m["number"].lstrip("−-").replace(",", "").isdigit() for m in (x, y)):
-        return False  # counts
+        return False  # counts must be equal
     first, second = (float(m["number"].replace(",", "").replace("−", "-")) for m in (x, y))
     return abs(first - second) <= max(RELATIVE * max(abs(first), abs(second)), ABSOLUTE)
 
 
 def new_excerpt(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
-    """The printed lines that correspond to the shown lines, with `...` for lines that are left out. Lines correspond if
+    """Return the printed lines that correspond to the shown lines, with `...` for omitted lines. Lines correspond if
     they agree or have the same first word."""
     if not any(line.strip() == MORE or line.endswith(f", {MORE}") for line in shown):
         return list(printed)

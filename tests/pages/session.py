@@ -1,4 +1,4 @@
-"""Run the blocks of a page, in order, in an empty folder."""
+"""Run the blocks of a page in order in an empty folder."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tests import forked
 from tests.pages.blocks import Block, blocks
 from tests.pages.compare import difference, new_excerpt
 
-# Width of the terminal in characters.
+# The width of the terminal in characters.
 WIDTH = "88"
-# Name of the session's folder in the shown output.
+# The name of the folder of the session in the shown output.
 HOME = "/home/you"
 # Defines `iclbench` for commands that need a shell. Other commands are forked, which saves seconds per command.
 _SHELL = f'iclbench() {{ "{sys.executable}" -m iclbench "$@"; }}; python() {{ "{sys.executable}" "$@"; }}; '
@@ -35,11 +35,11 @@ class Output:
     """The output of a command or an expression of a page.
 
     Attributes:
-        line: index of the first line of the shown output in the page.
+        line: the index of the first line of the shown output in the page.
         shown: the lines that the page shows.
         lines: the printed lines.
         source: the command or the expression.
-        failure: why the command failed; empty if it did not.
+        failure: the reason why the command failed, or "".
     """
 
     line: int
@@ -50,13 +50,14 @@ class Output:
 
     @property
     def problem(self) -> str:
-        """The failure, or the difference from the shown output, in one line. A command without shown output may print
-        anything."""
+        """The failure, or the difference from the shown output, in one line. A command without shown output may
+        print any text.
+        """
         return self.failure or (difference(self.shown, self.lines) if self.shown else "")
 
 
 class Session:
-    """The folder, names and installed packages of one page.
+    """Runs the blocks of a page, which share a folder, names and installed packages.
 
     Args:
         folder: an empty folder.
@@ -71,7 +72,7 @@ class Session:
         self.names: dict[str, Any] = {"__name__": "page"}
 
     def run(self, markdown: str) -> Iterator[Output]:
-        """The outputs of all commands and expressions of a page."""
+        """Yield the outputs of all commands and expressions of a page."""
         environment = {name: value for name, value in os.environ.items() if "ICLBENCH" not in name}
         environment |= {"COLUMNS": WIDTH, "PYTHONPATH": os.pathsep.join([str(self.site), *sys.path])}
         with contextlib.chdir(self.work), mock.patch.dict(os.environ, environment, clear=True):
@@ -91,7 +92,7 @@ class Session:
                 out, errors = (text.replace(str(self.work), HOME) for text in (out, errors))
                 lines = tuple(line.rstrip() for line in out.rstrip("\n").split("\n"))
                 message = errors.strip().split("\n")[-1]
-                # A page may show an error message.
+                # The page may show an error message as the expected output.
                 is_expected = bool(command.output) and bool(code) and command.output[0].startswith("error: ")
                 lines = tuple(errors.rstrip().split("\n")) if is_expected else lines
                 failure = f"exit code {code}: {message}" if code and not is_expected else ""
@@ -131,7 +132,7 @@ class Session:
         return done.returncode, "", done.stderr
 
     def _python(self, source: str, mode: str) -> tuple[str, str]:
-        """The printed text and the last line of the traceback."""
+        """Run Python source, and return the printed text and the last line of the traceback."""
         out = io.StringIO()
         with (
             contextlib.redirect_stdout(out),
@@ -147,7 +148,9 @@ class Session:
 
 
 def with_new_output(markdown: str, outputs: list[Output]) -> str:
-    """The page with the printed output in place of the shown output. Excerpts remain excerpts of the same lines."""
+    """Return the page with the printed output instead of the shown output. Excerpts remain excerpts of the same
+    lines.
+    """
     lines = markdown.split("\n")
     for output in reversed(outputs):
         if output.shown and output.problem and not output.failure:

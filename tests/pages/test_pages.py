@@ -1,4 +1,4 @@
-"""The commands and outputs of the README and the pages are correct."""
+"""The commands and outputs on the README and the pages are correct."""
 
 import re
 from pathlib import Path
@@ -43,13 +43,13 @@ def test_long_blocks_print_the_shown_output(name: str, tmp_path: Path) -> None:
 def test_few_blocks_are_long_or_not_run() -> None:
     marks = [(block.mark, block.lines[0]) for text in TEXTS.values() for block in blocks(text)]
     assert sum(mark == "long" for mark, _ in marks) <= 10, marks
-    # Blocks that need an installation, a GPU or large files.
+    # These blocks need an installation, a GPU or large files.
     assert sum(mark == "not run" for mark, _ in marks) <= 12, marks
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_named_commands_and_their_options_exist(name: str) -> None:
-    """Including commands in sentences and in blocks that are not run."""
+def test_commands_and_options_named_on_a_page_exist(name: str) -> None:
+    """This includes commands in sentences and in blocks that are not run."""
     for line in re.findall(r"iclbench (\w[^`\n|]*)", TEXTS[name]):
         first, *rest = line.split()
         typed = f"lm {rest[0]}" if first == "lm" and rest else first
@@ -63,7 +63,7 @@ def test_named_commands_and_their_options_exist(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_shown_commands_exist(name: str) -> None:
+def test_commands_in_console_blocks_and_backticks_exist(name: str) -> None:
     """In console blocks and between backticks."""
     text, commands = TEXTS[name], {*COMMANDS, "lm"}
     typed = [command.text for block in blocks(text) if block.language == "console" for command in block.commands()]
