@@ -1,4 +1,4 @@
-"""Fixed questions, small and seeded, to all classes with a code in the registry."""
+"""Small, seeded questions to all registered classes that have a code version, and the answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from iclbench.training.step import TrainingData, descend
 from tests.families.climate import wfde5_files
 
 Answers = dict[str, list[float]]
-# Sizes of the stored answers, which do not depend on the budgets of presets.
+# The sizes of the models of stored answers, which do not depend on the budgets of presets.
 _SIZES = {"layers": 2, "width": 32, "init_std": 0.02, "pseudo_tokens": 8, "latents": 8, "hidden": 32, "state": 8}
 _SIZES_OF = {
     "gpt2": {"heads": 2},
@@ -38,10 +38,10 @@ _SIZES_OF = {
     "mambaformer": {"layers": 1},
     **{key: {"width": 48, "state": 16} for key in ("s4", "s4d")},
 }
-# The heads of backbones that do not use the head of the task.
+# The heads of backbones for which the head of the task is not used.
 _HEADS = {"tnp-nd": "gaussian", "cmanp-and": "gaussian"}
 EPISODES = 4
-# Enough values to distinguish two answers, few enough to read.
+# The number of stored values: enough to distinguish two answers, and few enough to read.
 VALUES = 6
 
 KINDS = {
@@ -57,13 +57,13 @@ KINDS = {
 
 
 def stored(kind: str) -> dict[str, Any]:
-    """The golden answers of one kind, each with its code."""
+    """The golden answers for a kind of class, each with its code version."""
     path = _path(kind)
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
 def write_missing(kind: str) -> list[str]:
-    """Store answers that are missing for the current codes, and return their names."""
+    """Store the answers that are missing for the current code versions, and return their names."""
     before, after = stored(kind), {}
     for name, number in KINDS[kind].items():
         old_entry = before.get(name, {"number": None, "answers": {}})
@@ -83,7 +83,7 @@ def write_missing(kind: str) -> list[str]:
 
 
 def _questions(kind: str, name: str) -> set[str]:
-    """The questions to a family or an estimator."""
+    """The questions that a family or an estimator answers."""
     if kind == "estimators":
         return set(_cards_of(name))
     task, _ = resolve_task(_task_of(name), "smoke", {"episodes": EPISODES})
@@ -96,7 +96,7 @@ def _path(kind: str) -> Path:
 
 
 def answers(kind: str, name: str) -> Answers:
-    """The answers of a class, by question."""
+    """Compute the answers of a class, by question."""
     with tempfile.TemporaryDirectory() as folder:
         _write_table(Path(folder) / "tabular")
         _write_sequences(Path(folder) / "events")
@@ -106,7 +106,7 @@ def answers(kind: str, name: str) -> Answers:
 
 
 def _write_table(folder: Path) -> None:
-    """A table under every name that the card of the family needs."""
+    """Write a table under every name that the card of the family needs."""
     folder.mkdir()
     parameters = load_task("tabular")[1].parameters
     for name in [*parameters.get("tables", []), *parameters.get("held_out", [])]:
@@ -115,7 +115,7 @@ def _write_table(folder: Path) -> None:
 
 
 def _write_sequences(folder: Path) -> None:
-    """A file of event sequences of different lengths, some with an open interval at the end."""
+    """Write a file of event sequences of different lengths, some of which have an open interval at the end."""
     folder.mkdir()
     with (folder / "sequences.jsonl").open("w") as file:
         for number in range(40):
@@ -126,8 +126,8 @@ def _write_sequences(folder: Path) -> None:
 
 
 def family(name: str, data_dir: Path) -> Answers:
-    """Episodes of the first task card of the family, under every shift and test of the card, and training episodes if
-    their distribution differs."""
+    """Sample episodes of the first task card of the family, for every shift and test of the card, and training episodes
+    if their distribution differs."""
     prompts = _prompts(_task_of(name), data_dir)
     prompt_sets = {shift: replace(prompts, shift=shift) for shift in ("none", *prompts.task.shifts)}
     prompt_sets |= {test: replace(prompts, evaluator=test) for test in prompts.task.evaluators}
@@ -139,11 +139,11 @@ def family(name: str, data_dir: Path) -> Answers:
 
 
 def estimator(name: str, data_dir: Path) -> Answers:
-    """Answers for every baseline card of the estimator, on prompts of a task that names the card."""
+    """Compute answers for every baseline card of the estimator, on prompts of a task that names the card."""
     answers_by_card = {}
     for card in _cards_of(name):
         tasks = [task for task in _tasks() if card in _named(task)] or ["linear"]
-        # If only the card of a data set names it, use the family with procedural images.
+        # If only the card of a data set names the estimator, use the same family with procedural images.
         task = "image-completion" if tasks == ["image-completion-emnist"] else tasks[0]
         prompts = _prompts(task, data_dir)
         (contestant,) = contestants.baselines(prompts, [card])
@@ -155,13 +155,15 @@ def estimator(name: str, data_dir: Path) -> Answers:
 
 
 def _cards_of(estimator: str) -> list[str]:
-    """The baseline cards of an estimator."""
+    """The names of the baseline cards of an estimator."""
     return [card for card in card_names("baselines") if canonical(load_baseline(card)[1].estimator) == estimator]
 
 
 def backbone(name: str, data_dir: Path) -> Answers:
-    """Answers before and after a training step, with all weights changed so that every part matters, and to class
-    labels with initial weights. A backbone that reads only events answers only events."""
+    """Compute answers before and after a training step, with all weights perturbed so that every part of the model
+    matters, and answers to class labels with initial weights. A backbone that reads only events answers only
+    questions about events.
+    """
     cls = BACKBONES.get(name)
     fields = cls.Settings.model_fields
     sizes = {key: value for key, value in (_SIZES | _SIZES_OF.get(name, {})).items() if key in fields}
@@ -177,7 +179,7 @@ def backbone(name: str, data_dir: Path) -> Answers:
             parameter += 0.1 * torch.randn(parameter.shape, generator=weight_generator)
     batch = TrainingData.of(config.task, built_family).batch(config.train, config.seed, 0)
     loss, _ = model.loss(batch, 0.5, generator(config.seed, "loss", 0))
-    # Plain gradient descent, since Adam would enlarge rounding errors of tiny gradients to the size of a step.
+    # Use SGD, because Adam would amplify rounding errors in tiny gradients to the size of a step.
     descend(loss, model, torch.optim.SGD(model.parameters(), lr=1e-2), clip=1.0)
     with torch.inference_mode():
         points = built_family.sample(Request(EPISODES, 8, generator(0, "golden"))).context
@@ -203,9 +205,9 @@ def _of_labels(cls: type[Backbone], settings: Mapping[str, Any]) -> list[float]:
 
 
 def _tasks() -> list[str]:
-    """Tasks, those with the question `next` first, in the order of families in the registry. A family that is added at
-    its end changes no golden answer of an estimator. Classes of tables are last, since the classifiers of images are
-    for the question `targets`."""
+    """The tasks in the order of their families in the registry, first those with the question `next`. A family that is
+    added at the end of the registry does not change the golden answers of estimators. Tables with class labels are
+    last, because the classifiers of images need the question `targets`."""
     families = list(FAMILIES.builtin_entries)
     cards = {name: load_task(name)[1] for name in card_names("tasks")}
 
@@ -217,7 +219,7 @@ def _tasks() -> list[str]:
 
 
 def _task_of(family: str) -> str:
-    """The task of this name, or the first that needs no data set."""
+    """The task with the name of the family, or the first one that needs no data set."""
     of_family = [task for task in card_names("tasks") if canonical(load_task(task)[1].family) == family]
     if not of_family:
         raise SystemExit(f"no card names the family '{family}': write tasks/{family}.toml, like tasks/gp-mixture.toml")
@@ -246,7 +248,7 @@ def _of_prediction(answer: Prediction) -> list[float]:
 
 
 def _thinned(values: Tensor, count: int) -> list[float]:
-    """The mean absolute value, and a few evenly spaced values."""
+    """Return the mean absolute value, and a few evenly spaced values."""
     flat = values.detach().double().flatten().clamp(-1e6, 1e6)
     spaced = flat[torch.linspace(0, len(flat) - 1, count).round().long()]
     return [float(f"{value:.7g}") for value in [flat.abs().mean().item(), *spaced.tolist()]]

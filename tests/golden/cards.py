@@ -1,6 +1,6 @@
-"""First cards of families and estimators without a card, to be edited.
+"""Write first cards, to be edited, for families and estimators without a card.
 
-The card of a family of functions is that of `linear` without oracles. The card of a baseline has the default settings.
+The card of a family of functions is the card of `linear` without oracles. The card of a baseline has default settings.
 """
 
 import re
@@ -33,7 +33,7 @@ def write_missing() -> list[str]:
 
 
 def task(family: str) -> str:
-    """The card of `linear` for another family."""
+    """Return the card of `linear` for another family."""
     text = (ROOT / "tasks" / "linear.toml").read_text()
     text = re.sub(r'^(source|oracles) = [^\n]*\n|^notes = """.*?"""\n', "", text, flags=re.M | re.S)
     head = f'family = "{family}"\nsummary = "{FAMILIES.entry(family).summary}"\n'
@@ -41,5 +41,5 @@ def task(family: str) -> str:
 
 
 def baseline(estimator: str) -> str:
-    """A card without settings."""
+    """Return a baseline card without settings."""
     return f'estimator = "{estimator}"\nsummary = "{ESTIMATORS.entry(estimator).summary}"\n'

@@ -1,4 +1,6 @@
-"""The defaults of all settings in identities, with the codes of the classes that have these settings."""
+"""The defaults of all settings that identities contain, with the code versions of the classes that have these
+settings.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ Known = dict[str, dict[str, Any]]
 
 
 def defaults() -> Known:
-    """By settings class: the codes of the classes that have these settings, and the defaults of its keys."""
+    """For each settings class, return the code versions of the classes with these settings, and the defaults of its
+    keys.
+    """
     entries: Known = {}
     for name in FAMILIES.builtin_entries:
         _add(entries, FAMILIES.get(name).Parameters, f"family {name}", [codes.of_family(name), codes.of_prompts(name)])
@@ -42,22 +46,26 @@ def _add(entries: Known, model: type[BaseModel], owner: str, code: Any) -> None:
 
 
 def have_equal_code(stored: dict[str, Any], today: dict[str, Any]) -> list[str]:
-    """The classes with these settings whose codes equal the stored ones. Their defaults must not change."""
+    """Return the classes with these settings whose code versions equal the stored ones. Their defaults must not
+    change.
+    """
     return [owner for owner, code in today["codes"].items() if stored["codes"].get(owner) == code]
 
 
 def plain(known: Known) -> Known:
-    """The value after a round trip through JSON."""
+    """Return the value after a round trip through JSON."""
     return json.loads(json.dumps(known))  # type: ignore[no-any-return]
 
 
 def stored() -> Known:
-    """The stored defaults."""
+    """Read the stored defaults."""
     return json.loads(PATH.read_text())  # type: ignore[no-any-return]
 
 
 def write_missing() -> list[str]:
-    """Store new settings, and changed defaults if all codes are raised; return the written settings classes."""
+    """Store new settings, and changed defaults if all code versions were increased. Return the written settings
+    classes.
+    """
     before, after = stored(), plain(defaults())
     for name, entry in after.items():
         old_entry = before.get(name)

@@ -1,4 +1,4 @@
-"""The lines of `iclbench/__init__.pyi` that name the architectures of the registry."""
+"""The lines of `iclbench/__init__.pyi` that import the registered architectures."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ _MODULE = ".api.architectures"
 
 
 def with_architectures(stub: str) -> str:
-    """The stub with one line for each architecture, sorted as ruff sorts imports."""
+    """Return the stub with one line for each architecture, in the order of ruff's import sorting."""
     class_names = [
         BACKBONES.entry(name).target.partition(":")[2]
         for name in BACKBONES.architectures()
@@ -27,7 +27,7 @@ def with_architectures(stub: str) -> str:
 
 
 def write_missing() -> list[str]:
-    """Write the stub; returns its name if it has changed."""
+    """Write the stub, and return its name if it has changed."""
     old_stub = PATH.read_text()
     new_stub = with_architectures(old_stub)
     PATH.write_text(new_stub)

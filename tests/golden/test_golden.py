@@ -1,6 +1,7 @@
-"""A class with different answers has another code, so that cached results always belong to the current code.
+"""A class whose answers change needs a new code version, so that cached results always belong to the current code.
 
-Answers are compared loosely, since instruction sets round differently; any change of a formula is far larger.
+Answers are compared with a tolerance, because instruction sets round differently. Changes of formulas have far larger
+effects.
 """
 
 from pathlib import Path
@@ -21,7 +22,7 @@ CHANGED = (
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, numbers in KINDS.items() for name in numbers])
-def test_answers_are_those_of_the_code_in_hashes(kind: str, name: str) -> None:
+def test_answers_equal_the_golden_answers_of_the_current_code_version(kind: str, name: str) -> None:
     entry = stored(kind).get(name)
     assert entry is not None, f"no golden answers of {name}; {MISSING}"
     assert entry["number"] == KINDS[kind][name], f"the golden answers of {name} are those of another code; {MISSING}"
@@ -34,8 +35,8 @@ def test_answers_are_those_of_the_code_in_hashes(kind: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("model", sorted(defaults.defaults()))
-def test_a_default_changes_with_the_code(model: str) -> None:
-    """Identities omit settings that equal their default, so a changed default needs another code."""
+def test_a_default_changes_only_with_the_code_version(model: str) -> None:
+    """Identities omit settings that equal their default, so a changed default needs a new code version."""
     stored = defaults.stored().get(model)
     assert stored is not None, f"the defaults of {model} are not stored; {MISSING}"
     today = defaults.plain(defaults.defaults())[model]
@@ -50,7 +51,7 @@ def test_a_default_changes_with_the_code(model: str) -> None:
 
 
 def test_only_missing_answers_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Changed answers of the same code are not stored, so that the tests above fail."""
+    """Changed answers with an unchanged code version are not stored, so that the tests above fail."""
     monkeypatch.setattr(golden, "_path", lambda kind: tmp_path / f"{kind}.json")
     monkeypatch.setattr(golden, "_questions", lambda kind, name: today.keys())
     monkeypatch.setattr(golden, "answers", lambda kind, name: today)
@@ -66,7 +67,7 @@ def test_only_missing_answers_are_written(tmp_path: Path, monkeypatch: pytest.Mo
     assert write(2) == ["zero"] and stored("estimators")["zero"] == {"number": 2, "answers": today}
 
 
-def test_a_changed_default_is_written_only_if_all_classes_have_another_code(
+def test_a_changed_default_is_written_only_if_all_classes_have_a_new_code_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(defaults, "PATH", tmp_path / "defaults.json")
@@ -80,14 +81,14 @@ def test_a_changed_default_is_written_only_if_all_classes_have_another_code(
     assert defaults.write_missing() == ["m:S"] and defaults.stored()["m:S"]["defaults"] == today
 
 
-def test_the_stub_is_that_of_the_registry() -> None:
+def test_the_stub_imports_all_registered_architectures() -> None:
     text = stub.PATH.read_text()
     assert stub.with_architectures(text) == text, MISSING
     without = text.replace("from .api.architectures import GPT2 as GPT2\n", "")
     assert without != text and stub.with_architectures(without) == text
 
 
-def test_a_first_card_can_be_read(tmp_path: Path) -> None:
+def test_a_generated_first_card_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "relu.toml"
     path.write_text(cards.task("relu-network"))
     _, card = load_task(str(path))
