@@ -1,1 +1,1 @@
-"""The pages, figures and numbers of the documentation equal those of the packed results."""
+"""Tests that the pages, figures and numbers of the documentation agree with the packed results."""

@@ -1,4 +1,4 @@
-"""The packed results are read once for all tests of this folder."""
+"""Fixtures: the packed results, which are read once for all tests of this folder."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The figures of the README show the packed tables."""
+"""The figures of the README agree with the packed tables."""
 
 from pathlib import Path
 
@@ -16,13 +16,13 @@ def drawn_figures(reference: Reference) -> dict[str, Figure]:
     return figures(reference.results)
 
 
-def test_every_cell_of_the_heat_map_is_that_of_the_tables(drawn_figures: dict[str, Figure]) -> None:
+def test_every_cell_of_the_heat_map_equals_the_tables(drawn_figures: dict[str, Figure]) -> None:
     data = drawn_figures["heat-map-grid"].data
     cells = data[data["panel"].eq(data["panel"].iloc[0])].set_index(["row", "contestant"])["label"].to_dict()
     assert numbers((FOLDER / "heat-map-grid.svg").read_text()) == cells, "`make figures` redraws it"
 
 
-def test_the_learning_curves_are_those_of_the_tables(drawn_figures: dict[str, Figure], tmp_path: Path) -> None:
+def test_the_learning_curves_equal_the_tables(drawn_figures: dict[str, Figure], tmp_path: Path) -> None:
     name = "extrapolation-small"
     (path,) = draw({name: drawn_figures[name]}, tmp_path)
     drawn = lines(path.read_text())

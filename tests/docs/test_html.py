@@ -1,4 +1,4 @@
-"""The pages as HTML."""
+"""The HTML build of the documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantities equal plain pandas on the packed tables, and change with them."""
+"""Quantities on the pages equal direct computations with pandas on the packed tables."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from iclbench.report.sections import named_pairs
 
 pytestmark = pytest.mark.docs
 
-# Packed rows of two small sweeps; their values do not matter here.
+# Packed rows of two small sweeps, whose values do not matter for these tests.
 PACKED = ROOT / "tests" / "fixtures" / "packed"
 
 
@@ -23,7 +23,7 @@ def linear() -> Reference:
     return Reference(PACKED, ["linear"])
 
 
-def test_tasks_with_a_common_prefix_are_selected_together(tmp_path: Path) -> None:
+def test_tasks_with_a_common_prefix_can_be_selected_by_the_prefix(tmp_path: Path) -> None:
     for name in ("linear-grid", "linear-10-small", "bursty-grid"):
         (tmp_path / f"{name}.values.parquet").touch()
     with nothing_but(tmp_path, ["linear", "linear-10"]) as results:
@@ -37,7 +37,7 @@ def values(task: str, preset: str) -> pd.DataFrame:
     return pd.read_parquet(PACKED / f"{task}-{preset}.values.parquet")
 
 
-def test_a_lead_is_the_mean_of_paired_differences_with_students_interval(linear: Reference) -> None:
+def test_a_lead_is_the_mean_of_paired_differences_with_a_student_t_interval(linear: Reference) -> None:
     errors = pd.read_parquet(PACKED / "linear-grid.errors.parquet").query("metric == 'squared_error'")
     prompts = values("linear", "grid").query("run == 'linear-mamba-grid-s0' and shift == 'none'")["prompt_set"].iloc[0]
     wide = errors[errors["prompt_set"] == prompts].pivot_table("value", "episode", "run").astype(float)
@@ -46,7 +46,7 @@ def test_a_lead_is_the_mean_of_paired_differences_with_students_interval(linear:
     ].mean(axis=1)
     areas = values("linear", "grid").query("metric == 'auc' and shift == 'none'").set_index("run")["value"]
     gaps /= areas["zero"] - areas["ridge"]
-    half = 1.9693 * gaps.std() / 256**0.5  # Student's t of 255 degrees of freedom
+    half = 1.9693 * gaps.std() / 256**0.5  # the quantile of Student's t with 255 degrees of freedom
     lead = linear.lead("mamba", "gpt2", "linear")
     assert [lead.value, lead.low, lead.high] == pytest.approx(
         [gaps.mean(), gaps.mean() - half, gaps.mean() + half], abs=2e-5
@@ -72,7 +72,7 @@ def test_costs_and_cells_are_counted(linear: Reference) -> None:
     assert len(linear.cells("done", preset="grid")) == (cells["status"].eq("done") & cells["preset"].eq("grid")).sum()
 
 
-def test_accuracies_are_those_within_the_admitted_labels() -> None:
+def test_accuracies_are_those_among_admissible_labels() -> None:
     rows = values("bursty", "small").query("evaluator == 'icl' and metric == 'accuracy_within_choices'")
     rows = rows[rows["axis"].isna()].set_index("run")["value"]
     expected = rows[[f"bursty-coqe-small-s{seed}" for seed in (0, 1, 2)]].mean()
@@ -108,7 +108,7 @@ def test_shifts_beyond_seeds_have_a_lower_tau_than_the_two_seeds(linear: Referen
     assert linear.inputs_beyond_seeds() == [("linear", "skewed"), ("linear", "input-scale-2")]
 
 
-def test_orders_of_shorter_runs_are_those_of_their_areas() -> None:
+def test_rankings_of_shorter_runs_follow_their_areas() -> None:
     reference, models = Reference(tasks=["quadratic"]), ["gpt2", "mamba", "s4d", "tnp", "cnp", "cmanp"]
     rows = pd.read_parquet(reference.packed / "quadratic-grid.values.parquet")
     rows = rows[rows["metric"].eq("auc") & rows["shift"].eq("none") & rows["evaluator"].eq("next")]
@@ -129,7 +129,7 @@ def test_orders_of_shorter_runs_are_those_of_their_areas() -> None:
     assert len(seed_areas) == 2
     best = score("tnp") - (seed_areas.min() - areas.loc["tnp", 3000]) / span
     assert reference.after_seeds("tnp", "quadratic", 0.25)[-1] == pytest.approx(best)
-    # Linear interpolation over the logarithm of operations, which are proportional to the steps.
+    # The expected area is interpolated linearly over the logarithm of operations, which are proportional to the steps.
     operations = {model: reference.cost(model, "quadratic", "train_step", "flops") for model in models}
     fewest = min(operations, key=lambda model: operations[model])
     at_compute = reference.at_compute(models, "quadratic")
@@ -142,9 +142,7 @@ def test_orders_of_shorter_runs_are_those_of_their_areas() -> None:
     assert len(at_compute) > 4 and reference.compute_agreement(models, "quadratic") == pytest.approx(tau)
 
 
-def test_only_pairs_that_were_named_beforehand_are_compared_over_runs(
-    linear: Reference, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_prespecified_pairs_are_compared_over_runs(linear: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LookupError, match="mamba and cnp"):
         linear.pair("mamba", "cnp", "linear")
     with pytest.raises(LookupError, match=r"mamba and s4d .* seeds"):
@@ -159,12 +157,12 @@ def test_only_pairs_that_were_named_beforehand_are_compared_over_runs(
     )
 
 
-def test_hours_are_those_of_the_cells(linear: Reference) -> None:
+def test_hours_equal_the_sum_over_cells(linear: Reference) -> None:
     cells = pd.read_parquet(PACKED / "linear-grid.cells.parquet").query("kind == 'train' and status == 'done'")
     assert linear.hours() == pytest.approx(cells["seconds"].sum() / 3600)
 
 
-def test_the_expense_of_models_is_the_sum_over_their_runs(linear: Reference) -> None:
+def test_the_cost_of_models_is_the_sum_over_their_runs(linear: Reference) -> None:
     cells = pd.read_parquet(PACKED / "linear-grid.cells.parquet").query("kind == 'train' and status == 'done'")
     cells = cells[cells["contestant"].isin(["mamba", "gpt2"])]
     expense = linear.expense(["mamba", "gpt2"], "linear")
@@ -186,7 +184,7 @@ def test_a_claim_replicates_only_if_its_condition_holds() -> None:
     assert lowest_after_peak([0.1, 0.9]) == 0.9
 
 
-def test_published_numbers_are_those_of_one_entry_of_the_card() -> None:
+def test_a_published_number_is_that_of_a_unique_entry_of_the_card() -> None:
     assert published("gp-mixture", "icicl-tnp", n_related=1, shift="none") == -0.499
     assert published("sst2", "GPT2-Large+deep-thinking") == 0.857
     assert published("simple", "Mamba-2.8B", n_context=5) == 0.85
@@ -194,7 +192,7 @@ def test_published_numbers_are_those_of_one_entry_of_the_card() -> None:
         published("gp-mixture", "icicl-tnp")
 
 
-def test_compared_numbers_and_operations_are_those_of_card_and_tables() -> None:
+def test_compared_numbers_and_operations_equal_the_card_and_the_tables() -> None:
     reference = Reference(tasks=["gp-mixture"])
     rows = reference.compared("gp-mixture").set_index(["contestant", "shift", "n_related"])
     packed = pd.read_parquet(ROOT / "results" / "reference" / "gp-mixture-grid.values.parquet")
@@ -208,7 +206,7 @@ def test_compared_numbers_and_operations_are_those_of_card_and_tables() -> None:
     assert expense.flops == pytest.approx(expense.runs * flops)
 
 
-def test_best_rates_are_those_of_the_packed_trials() -> None:
+def test_best_rates_equal_those_of_the_packed_trials() -> None:
     reference = Reference(tasks=["sparse-linear"])
     trials = pd.read_parquet(reference.packed / "sparse-linear-grid.trials.parquet").query("contestant == 'gpt2'")
     means = trials.groupby("lr")["value"].mean()

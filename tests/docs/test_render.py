@@ -1,4 +1,4 @@
-"""Pages are what their templates render to; a changed number, a false statement and an unmarked digit raise errors."""
+"""Pages equal their rendered templates. False statements, missing values and unmarked digits raise errors."""
 
 import re
 import shutil
@@ -25,7 +25,7 @@ def test_every_page_has_a_template() -> None:
     assert [path for path in PAGES if not template(path).is_file()] == []
 
 
-def test_a_page_without_a_template_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rendering_a_page_without_a_template_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main("--check", "costs") == 1
     assert "costs" in capsys.readouterr().err
 
@@ -35,7 +35,7 @@ def test_the_findings_are_short() -> None:
 
 
 def test_a_paragraph_of_the_findings_has_at_most_three_numbers() -> None:
-    """A value with its interval is one number. Tables and code may have more."""
+    """A value with its interval counts as one number. Tables and code may have more numbers."""
     prose = re.sub(r"^(\||    ).*$", "", FINDINGS.read_text(), flags=re.MULTILINE)
     prose = re.sub(r"`[^`]*`|\]\([^)]*\)| \[[^\]]*, [^\]]*\]|[A-Za-z]\S*-\d+", "", prose)
     paragraphs = [part for paragraph in prose.split("\n\n") for part in re.split(r"^- ", paragraph, flags=re.MULTILINE)]
@@ -44,8 +44,8 @@ def test_a_paragraph_of_the_findings_has_at_most_three_numbers() -> None:
 
 
 @pytest.fixture
-def changed(tmp_path: Path) -> Reference:
-    """Packed results in which one score of Mamba is higher by 0.01 and all errors of GPT-2 are those of Mamba."""
+def changed_reference(tmp_path: Path) -> Reference:
+    """Packed results in which one score of Mamba is higher by 0.01, and all errors of GPT-2 equal those of Mamba."""
     for path in PACKED.glob("linear-grid.*.parquet"):
         shutil.copy(path, tmp_path)
     path = tmp_path / "linear-grid.values.parquet"
@@ -56,20 +56,20 @@ def changed(tmp_path: Path) -> Reference:
     return Reference(tmp_path, ["linear"])
 
 
-def test_a_changed_value_changes_the_page_and_reverses_a_statement(changed: Reference) -> None:
+def test_a_changed_value_changes_the_page_and_reverses_a_statement(changed_reference: Reference) -> None:
     unchanged = Reference(PACKED, ["linear"])
     text = 'Mamba scores {{ number(score("mamba", "linear"), 4) }}.'
-    assert render(text, unchanged.quantities) != render(text, changed.quantities)
+    assert render(text, unchanged.quantities) != render(text, changed_reference.quantities)
     before = unchanged.score("mamba", "linear")
     statement = f'{{% call when(score("mamba", "linear") <= {before}) %}}It is as it was.{{% endcall %}}'
     assert render(statement, unchanged.quantities) == "It is as it was."
     with pytest.raises(StatementError, match="template:1: no longer holds: It is as it was"):
-        render(statement, changed.quantities)
+        render(statement, changed_reference.quantities)
 
 
-def test_the_error_for_a_value_without_rows_names_its_line(changed: Reference) -> None:
+def test_the_error_for_a_value_without_rows_names_its_line(changed_reference: Reference) -> None:
     with pytest.raises(StatementError, match=r"a\.md:3: .*gp-mixture has no scores at grid"):
-        render('A\n\n{{ score("pt-tnp", "gp-mixture") }}', changed.quantities, "a.md")
+        render('A\n\n{{ score("pt-tnp", "gp-mixture") }}', changed_reference.quantities, "a.md")
     with pytest.raises(StatementError, match=r"a\.md:2: .*nothing"):
         render("A\n{{ nothing(1) }}", {}, "a.md")
 
@@ -89,7 +89,7 @@ def test_the_error_for_a_value_without_rows_names_its_line(changed: Reference) -
         ("````\n```\n5\n```\n````\nsix 6", [(6, "6")]),
     ],
 )
-def test_digits_are_computed_or_given(text: str, digits: list[tuple[int, str]]) -> None:
+def test_digits_in_text_must_be_computed_or_marked(text: str, digits: list[tuple[int, str]]) -> None:
     assert list(unmarked(text)) == digits
     if digits:
         with pytest.raises(StatementError, match="neither computed nor given"):
@@ -97,11 +97,11 @@ def test_digits_are_computed_or_given(text: str, digits: list[tuple[int, str]]) 
 
 
 @pytest.mark.parametrize("condition", ["1 > 2", "nan", "[false]", "number"])
-def test_a_statement_needs_a_true_condition(condition: str) -> None:
+def test_a_statement_with_a_false_condition_raises_an_error(condition: str) -> None:
     with pytest.raises(StatementError, match="It holds"):
         render(f"{{% call when({condition}) %}}It holds.{{% endcall %}}", {"nan": float("nan")})
 
 
-def test_fenced_blocks_are_copied_as_they_are() -> None:
+def test_fenced_blocks_are_copied_unchanged() -> None:
     text = "```python\nx = {{1: 2}}\n{% if %}\n```\n\nAfter.\n"
     assert render(text, {}) == text

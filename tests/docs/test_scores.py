@@ -14,7 +14,7 @@ QUESTIONS = {"next": (next_section, "auc"), "targets": (targets_section, "log_li
 
 @pytest.mark.slow
 @pytest.mark.parametrize("evaluator", QUESTIONS)
-def test_the_report_has_the_order_ranks_and_differences_of_leaderboards(reference: Reference, evaluator: str) -> None:
+def test_order_ranks_and_differences_in_the_report_equal_those_of_scores(reference: Reference, evaluator: str) -> None:
     section, by = QUESTIONS[evaluator]
     sections = [
         (task, leaderboard_section)
