@@ -1,4 +1,4 @@
-"""A grid that the local engine has swept, and clusters that exist during the test session."""
+"""Fixtures: a grid that the local engine has swept, and clusters that run during the test session."""
 
 import os
 import signal
@@ -21,10 +21,10 @@ class Engine:
     """An engine and its environment.
 
     Attributes:
-        name: value of `--engine`.
-        environment: environment variables that tell the command where the cluster is.
-        worker: a text in the command line of worker processes.
-        options: further options of `iclbench sweep`.
+        name: the value of `--engine`.
+        environment: environment variables with which the command finds the cluster.
+        worker: a text that the command line of worker processes contains.
+        options: additional options of `iclbench sweep`.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Engine:
         )  # fmt: skip
 
     def sweep(self, grid: Path, results: Path, *options: str, timeout: float = 900) -> tuple[int, str]:
-        """Run a sweep; returns its exit code and its output."""
+        """Run a sweep, and return its exit code and its output."""
         process = self.start(grid, results, *options)
         try:
             output, _ = process.communicate(timeout=timeout)
@@ -53,7 +53,7 @@ class Engine:
         return process.returncode, output
 
     def workers(self) -> list[int]:
-        """Process ids of the workers."""
+        """The process ids of the workers."""
         pids = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
@@ -65,7 +65,7 @@ class Engine:
         return pids
 
     def kill_one(self) -> bool:
-        """Kill a worker, as the kernel does when memory is short; returns whether there was one."""
+        """Kill a worker, as the kernel does when memory is short. Return whether a worker existed."""
         for pid in self.workers():
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -76,7 +76,7 @@ class Engine:
 
 
 def write_engine_settings(folder: Path, engine: str, **settings: object) -> dict[str, str]:
-    """Write the user's engine settings; returns the environment in which a command finds them."""
+    """Write engine settings of the user, and return the environment in which a command finds them."""
     (folder / "iclbench").mkdir(parents=True, exist_ok=True)
     (folder / "iclbench" / "engines.toml").write_text(tomli_w.dumps({engine: settings}))
     return {"XDG_CONFIG_HOME": str(folder)}
@@ -132,7 +132,7 @@ def large_grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def expected(large_grid: Path, local: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results folder of the local engine."""
+    """The results folder after a sweep of the grid by the local engine."""
     results = tmp_path_factory.mktemp("local") / "results"
     code, output = local.sweep(large_grid, results)
     assert code == 0, output
@@ -140,7 +140,7 @@ def expected(large_grid: Path, local: Engine, tmp_path_factory: pytest.TempPathF
 
 
 def wait_for(condition: object, seconds: float = 120) -> None:
-    """Wait until the condition holds."""
+    """Wait until the condition holds, at most for the given number of seconds."""
     deadline = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, "the condition does not hold in time"

@@ -1,4 +1,4 @@
-"""A SLURM cluster on this machine: Debian's `slurm-wlm`, started as root, without systemd, munge or a database."""
+"""A SLURM cluster on this machine: `slurm-wlm` of Debian, started as root without systemd, munge or a database."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMo
 
 
 def missing_requirement() -> str | None:
-    """The reason why SLURM cannot start; None if it can."""
+    """Return the reason why SLURM cannot start, or None."""
     if os.geteuid() != 0:
         return "only root can start the SLURM for tests"
     programs = [name for name in ("slurmctld", "slurmd", "sbatch", "srun") if shutil.which(name) is None]
@@ -51,7 +51,7 @@ def missing_requirement() -> str | None:
 
 
 def start(folder: Path) -> Path:
-    """Start controller and node; returns the path of the configuration for `SLURM_CONF`."""
+    """Start the controller and the node, and return the path of the configuration for `SLURM_CONF`."""
     for name in ("state", "spool"):
         (folder / name).mkdir(parents=True)
     with socket.socket() as free_socket:

@@ -1,4 +1,4 @@
-"""Every engine gives the tables of the local engine, also after killed processes, and clear errors."""
+"""Every engine gives the tables of the local engine, even after killed processes, and reports clear errors."""
 
 import json
 import os
@@ -17,13 +17,13 @@ KILLS = 10
 
 
 def tables(results: Path) -> dict[str, bytes]:
-    """Tables of values and weights, by path."""
+    """The contents of the tables of values and of the weights, by path."""
     paths = [*results.rglob("*values.parquet"), *results.rglob("model.safetensors")]
     return {path.relative_to(results).as_posix(): path.read_bytes() for path in paths}
 
 
 def sweep_until_done(engine: Engine, grid: Path, results: Path) -> str:
-    """Repeat the command until all cells are done, since cells fail if their workers were killed twice."""
+    """Repeat the command until all cells are done, because cells fail if their workers are killed twice."""
     for _ in range(8):
         code, output = engine.sweep(grid, results)
         if code == 0:
@@ -31,13 +31,15 @@ def sweep_until_done(engine: Engine, grid: Path, results: Path) -> str:
     raise AssertionError(output)
 
 
-def test_tables_are_those_of_the_local_engine(engine: Engine, large_grid: Path, expected: Path, tmp_path: Path) -> None:
+def test_tables_equal_those_of_the_local_engine(
+    engine: Engine, large_grid: Path, expected: Path, tmp_path: Path
+) -> None:
     code, output = engine.sweep(large_grid, tmp_path / "r")
     assert code == 0, output
     assert tables(tmp_path / "r") == tables(expected)
     assert len(list((tmp_path / "r" / "cells").rglob("*.parquet"))) >= 40
     code, output = engine.sweep(large_grid, tmp_path / "r")
-    assert code == 0 and "done in" not in output  # no cell is repeated
+    assert code == 0 and "done in" not in output  # the second sweep repeats no cell
 
 
 def test_killed_workers_do_not_change_the_tables(
@@ -80,7 +82,7 @@ def test_ctrl_c_writes_checkpoints_and_cancels_all_jobs(
     assert tables(tmp_path / "r") == tables(expected)
 
 
-def test_a_second_ctrl_c_ends_the_sweep_without_loss(
+def test_a_second_ctrl_c_ends_the_sweep_without_loss_of_results(
     engine: Engine, large_grid: Path, expected: Path, tmp_path: Path
 ) -> None:
     process = engine.start(large_grid, tmp_path / "r")
@@ -183,7 +185,7 @@ def test_a_lost_node_does_not_change_the_tables(ray: Engine, large_grid: Path, e
         ({"account": "x", "options": {"nosuch": 1}}, "unrecognized option"),
     ],
 )
-def test_a_refusal_of_slurm_is_one_line(
+def test_errors_of_slurm_are_reported_in_one_line(
     slurm: Engine, large_grid: Path, tmp_path: Path, table: dict[str, object], text: str
 ) -> None:
     environment = slurm.environment | write_engine_settings(tmp_path / "c", "slurm", poll=0.2, **table)
