@@ -1,4 +1,4 @@
-"""Rows of `values` for tests, completed with the columns that follow from names."""
+"""Rows of the table `values` for tests, completed with the columns that follow from names."""
 
 import re
 from typing import Any
@@ -11,7 +11,7 @@ _SETS = ("cnp", "tnp", "pt-tnp", "lbanp", "cmanp", "icicl-cnp", "icicl-tnp")
 
 
 def complete_row(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with its missing columns about the contestant, the shift, the score and the demonstrations.
+    """Return the row with its missing columns about the contestant, the shift, the score and the demonstrations.
 
     >>> complete_row({"contestant": "lasso-1e-2", "kind": "baseline", "shift": "skewed+points-64"})["distribution"]
     'skewed'

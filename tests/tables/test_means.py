@@ -1,4 +1,4 @@
-"""Means over seeds, compared with NumPy and SciPy."""
+"""Means over seeds, against NumPy and SciPy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ACCURACIES = [0.91, 0.99, 0.98]
 
 
 def runs(**columns: list[object]) -> pd.DataFrame:
-    """Two runs of one contestant and one of another."""
+    """Rows of two runs of one contestant and one run of another contestant."""
     rows = {"contestant": ["gpt2", "gpt2", "s4"], "run": ["gpt2-s1", "gpt2-s0", "s4-s0"], "value": [3.0, 1.0, 5.0]}
     intervals = {"low": [2.0, 0.5, 4.0], "high": [4.0, 1.5, 6.0], "n_episodes": [64, 32, 64]}
     return pd.DataFrame(rows | intervals | columns)
@@ -34,7 +34,7 @@ def test_a_mean_over_runs_has_the_envelope_of_their_intervals() -> None:
     assert (s4["value"], s4["low"], s4["high"], s4["runs"], s4["run"]) == (5.0, 4.0, 6.0, 1, "s4-s0")
 
 
-def test_means_over_one_run_are_its_rows() -> None:
+def test_the_mean_over_a_single_run_equals_its_row() -> None:
     rows = runs()
     means = means_over_seeds(rows, ["contestant", "run"])
     assert means["value"].tolist() == [1.0, 3.0, 5.0] and means["runs"].eq(1).all()
@@ -42,14 +42,14 @@ def test_means_over_one_run_are_its_rows() -> None:
     pd.testing.assert_frame_equal(single_mean, means_over_seeds(rows, ["contestant"]).iloc[1:].reset_index(drop=True))
 
 
-def test_missing_values_are_keys_and_costs_have_no_interval() -> None:
+def test_rows_are_grouped_by_missing_values_and_costs_have_no_interval() -> None:
     costs = runs(n_points=[8, 8, None]).drop(columns=["low", "high"])
     means = means_over_seeds(costs, ["contestant", "n_points", "n_episodes"])
     assert len(means) == 3 and "low" not in means
     assert means_over_seeds(costs.drop(columns="n_episodes"), ["n_points"])["value"].tolist() == [2.0, 5.0]
 
 
-def test_a_mean_over_sets_of_demonstrations_has_students_t_interval_clipped_to_1_for_shares() -> None:
+def test_a_mean_over_sets_of_demonstrations_has_a_t_interval_that_is_clipped_to_1_for_proportions() -> None:
     (row,) = means_over_seeds(scores_by_set(ACCURACIES), ["metric"], "demo_seed").to_dict("records")
     expected = stats.ttest_1samp(ACCURACIES, 0).confidence_interval(0.95)
     assert expected.high > 1
@@ -61,7 +61,7 @@ def test_a_mean_over_sets_of_demonstrations_has_students_t_interval_clipped_to_1
     assert (loss["low"], loss["high"]) == pytest.approx(tuple(expected))
 
 
-def test_a_single_set_has_its_interval_over_queries() -> None:
+def test_a_single_set_of_demonstrations_has_its_interval_over_queries() -> None:
     two_metrics = pd.concat(
         [scores_by_set(ACCURACIES), scores_by_set([0.5]).assign(metric="accuracy_first_token")],
         ignore_index=True,

@@ -1,4 +1,4 @@
-"""Result tables: validated when written and read, and readable next to damaged files."""
+"""Result tables: validation on writing and reading, and reading of folders with damaged files."""
 
 import logging
 import random
@@ -58,7 +58,7 @@ def _write(folder: Path, rows: list[dict[str, Any]], name: str = "a") -> Path:
     return path
 
 
-def test_rows_round_trip_with_their_types(tmp_path: Path) -> None:
+def test_rows_are_read_with_the_written_values_and_types(tmp_path: Path) -> None:
     path = _write(tmp_path, [ROW, ROW | {"n_context": None, "metric": "auc", "value": 1 / 3}])
     rows = tables.read("values", path)
     assert {c: str(t) for c, t in rows.dtypes.items()} == {c: t for c, (t, _, _) in tables.VALUES.items()}
@@ -68,7 +68,7 @@ def test_rows_round_trip_with_their_types(tmp_path: Path) -> None:
 
 
 def test_small_files_have_no_empty_columns(tmp_path: Path) -> None:
-    """The first file has no seed, and the seed of the second file is not exact as a float."""
+    """The first file has no seed, and a float cannot represent the seed of the second file exactly."""
     seed = 2**62 + 1
     small = _write(tmp_path, [ROW | {"seed": None}], "a")
     _write(tmp_path, [ROW | {"run": f"run-{n}", "seed": seed, "tuned": True} for n in range(100)], "b")
@@ -80,7 +80,7 @@ def test_small_files_have_no_empty_columns(tmp_path: Path) -> None:
     assert tables.read_columns("values", small, ["run", "tuned"])["tuned"].isna().all()
 
 
-def test_equal_rows_give_equal_bytes(tmp_path: Path) -> None:
+def test_equal_rows_give_identical_files(tmp_path: Path) -> None:
     one, two = _write(tmp_path, [ROW], "one"), _write(tmp_path, [ROW], "two")
     assert one.read_bytes() == two.read_bytes()
 
@@ -104,7 +104,7 @@ def test_invalid_rows_are_refused(tmp_path: Path, change: dict[str, Any], names:
     assert not list(tmp_path.iterdir()), "no file and no temporary file"
 
 
-def test_a_nan_computed_in_a_nullable_column_is_refused() -> None:
+def test_a_computed_nan_in_a_nullable_column_is_refused() -> None:
     frame = tables.frame("values", [ROW])
     frame["value"] = pd.arrays.FloatingArray(np.array([np.nan]), np.array([False]))
     with refused("bad-data", "'values'", "status", "value", exit_code=1):
@@ -117,7 +117,7 @@ def test_unknown_and_missing_columns_are_refused() -> None:
         tables.validate("values", frame)
 
 
-def test_two_rows_for_one_measurement_are_refused(tmp_path: Path) -> None:
+def test_two_rows_of_one_measurement_are_refused(tmp_path: Path) -> None:
     with refused("duplicate", "'values'", "'zero'", exit_code=1):
         _write(tmp_path, [ROW, ROW | {"value": 2.0}])
 
@@ -126,7 +126,7 @@ def test_two_rows_for_one_measurement_are_refused(tmp_path: Path) -> None:
     "change",
     [{"contestant": "mean"}, {"task": "other"}, {"seed": 1}, {"shift": "noisy"}, {"axis": "layer", "axis_value": 1.0}],
 )
-def test_rows_that_differ_in_a_coordinate_are_two_measurements(change: dict[str, Any]) -> None:
+def test_rows_that_differ_in_a_key_are_two_measurements(change: dict[str, Any]) -> None:
     assert len(tables.frame("values", [ROW, ROW | change])) == 2
 
 
@@ -191,7 +191,7 @@ def test_files_with_invalid_rows_are_skipped(tmp_path: Path, caplog: pytest.LogC
     assert "duplicate.values.parquet" in caplog.text
 
 
-def test_of_equal_keys_in_two_files_the_first_row_is_used(tmp_path: Path) -> None:
+def test_if_two_files_have_rows_with_equal_keys_the_first_row_is_used(tmp_path: Path) -> None:
     _write(tmp_path, [ROW | {"value": 1.0}], "a")
     _write(tmp_path, [ROW | {"value": 2.0}], "b")
     assert tables.read_all("values", tmp_path)["value"].tolist() == [1.0]
@@ -205,7 +205,7 @@ def test_unpacked_rows_replace_packed_rows(tmp_path: Path) -> None:
     assert values == [[2.0], [2.0], [1.0]]
 
 
-def test_an_empty_folder_gives_an_empty_table_of_the_right_types(tmp_path: Path) -> None:
+def test_an_empty_folder_gives_an_empty_table_with_the_correct_types(tmp_path: Path) -> None:
     for name in tables.SCHEMAS:
         empty = tables.read_all(name, tmp_path)
         assert empty.empty
@@ -229,7 +229,7 @@ def test_every_flipped_bit_of_a_table_is_detected(tmp_path: Path) -> None:
     content = _write(tmp_path, [ROW]).read_bytes()
     digests.check(content)
     key = content.rfind(digests.KEY.encode())
-    # All bytes but those of the key of the digest: a file without this key has no digest.
+    # All bytes except the key of the digest, because a file without this key has no digest.
     positions = (*range(0, key, 7), *range(key + len(digests.KEY), len(content)))
     random_bits = random.Random(0)
     for i in positions:
@@ -240,7 +240,7 @@ def test_every_flipped_bit_of_a_table_is_detected(tmp_path: Path) -> None:
 def test_a_file_with_a_changed_number_is_refused_and_other_files_are_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Small files are not compressed, so without a digest the changed number would be read."""
+    """Small files are not compressed, so the changed number would be read if there were no digest."""
     bad, good = (_write(tmp_path, [ROW | {"run": name, "value": 0.123}], name) for name in ("a", "b"))
     number = np.float64(0.123).tobytes()
     content = bad.read_bytes()
@@ -277,8 +277,8 @@ def test_a_table_of_another_schema_is_refused(tmp_path: Path, monkeypatch: pytes
     assert tables.metadata(path)["schema"] == str(tables.SCHEMA_VERSION)
 
 
-def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """No column is inferred from the name of a contestant or a shift."""
+def test_a_table_is_read_exactly_as_it_was_written(tmp_path: Path) -> None:
+    """Columns are not inferred from the name of a contestant or a shift."""
     values = {"contestant": "my+repeat-net", "model": None, "shift": "points-8", "metric": "score"}
     expected = ROW | values | {"reason": "x: 1 is y"}
     path = _write(tmp_path, [expected])
@@ -289,7 +289,7 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert path.read_bytes() == content
 
 
-def test_python_strings_are_equal_and_shared() -> None:
+def test_equal_strings_of_a_table_are_one_python_object() -> None:
     strings = pd.DataFrame({"name": pd.array(["a", None, "b", "a"], dtype="string"), "n": [1, 2, 3, 4]})
     converted = tables.with_python_strings(strings)
     assert converted["name"].dtype == pd.StringDtype("python")
