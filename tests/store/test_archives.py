@@ -1,4 +1,4 @@
-"""Archives of weights: unpacked runs are identical to the trained runs, and damaged archives raise errors."""
+"""Archives of weights: unpacked runs equal the trained runs, and damaged archives raise errors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_load_unpacks_a_run_of_an_archive(trained_runs: list[Run], archive: Path
     assert icl.load(f"reference/{trained_runs[0].name}", tmp_path).run.path == loaded.run.path
 
 
-def test_a_run_with_the_same_name_and_other_settings_is_not_the_archived_run(
+def test_a_run_with_the_same_name_and_other_settings_does_not_count_as_the_archived_run(
     trained_runs: list[Run], archive: Path, tmp_path: Path
 ) -> None:
     run = icl.train(icl.task("linear", "smoke"), "cnp", results=tmp_path, steps=3)
@@ -66,10 +66,10 @@ def test_a_run_with_the_same_name_and_other_settings_is_not_the_archived_run(
     assert archives.find(tmp_path, run.name).config.train.steps == 3
 
 
-def test_a_run_with_equal_settings_and_other_weights_is_not_the_archived_run(
+def test_a_run_with_equal_settings_and_other_weights_does_not_count_as_the_archived_run(
     trained_runs: list[Run], archive: Path, tmp_path: Path
 ) -> None:
-    """One weight differs by one bit, as after training on another machine."""
+    """One weight differs by one bit, as it may after training on another machine."""
     name = trained_runs[1].name
     run = archives.find(tmp_path, name)
     weights = load_file(run.weights)
@@ -87,7 +87,7 @@ def test_a_run_with_equal_settings_and_other_weights_is_not_the_archived_run(
     )
 
 
-def test_an_unfinished_run_with_equal_settings_is_not_the_archived_run(
+def test_an_unfinished_run_with_equal_settings_does_not_count_as_the_archived_run(
     trained_runs: list[Run], archive: Path, tmp_path: Path
 ) -> None:
     run = create(tmp_path, trained_runs[1].config)
@@ -105,7 +105,9 @@ def test_missing_runs_and_archives_raise_errors(archive: Path, tmp_path: Path, m
     for name in ("a/b/linear-cnp-smoke-s0", "*/linear-cnp-smoke-s0", "../linear-cnp-smoke-s0", "/linear-cnp-smoke-s0"):
         with refused("bad-syntax"):
             archives.find(tmp_path, name)
-    monkeypatch.setattr(archives, "results_folders", lambda results: [results])  # as without a checkout
+    monkeypatch.setattr(
+        archives, "results_folders", lambda results: [results]
+    )  # hide the results folder of the checkout
     with refused("unknown-name", tmp_path / "absent", "'linear-cnp-smoke-s0'"):
         archives.find(tmp_path / "absent", "linear-cnp-smoke-s0")
 
@@ -123,7 +125,7 @@ def test_damaged_archives_raise_errors(archive: Path, tmp_path: Path, caplog: py
 
 
 def test_unpacking_does_not_overwrite_runs_or_weights(trained_runs: list[Run], archive: Path, tmp_path: Path) -> None:
-    """The folder may have weights without a configuration, or a run that another process trained meanwhile."""
+    """The folder may contain weights without a configuration, or a run that another process has trained meanwhile."""
     run = Run(tmp_path / "runs" / trained_runs[1].name)
     run.path.mkdir(parents=True)
     shutil.copy(trained_runs[1].weights, run.weights)

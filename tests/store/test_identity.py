@@ -1,4 +1,4 @@
-"""Identities change with everything that results depend on, and with nothing else."""
+"""Identities change with everything that results depend on, and only with that."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.refusals import refused
 
 
 def grid(folder: Path) -> list[GridCell]:
-    """Three models on a tiny task, one of them with mixers, and all kinds of cells."""
+    """The cells of a grid: three models, one of which has mixers, on a tiny task, with all kinds of cells."""
     card = small_card(baselines=["zero", "mean", "lasso-1e-2"])
     card["presets"]["smoke"]["backbones"]["mamba"] = {"layers": 1, "width": 16}  # type: ignore[index]
     mixers = {"layers": 2, "width": 16, "mixers": ["gla", "attention"]}
@@ -43,7 +43,7 @@ def grid(folder: Path) -> list[GridCell]:
 
 
 def changed_kinds(old_cells: list[GridCell], folder: Path) -> set[str]:
-    """The kinds of cells whose identities changed. Evaluations of baselines are another kind."""
+    """The kinds of cells whose identities have changed. Evaluations of baselines are a separate kind."""
     pairs = zip(old_cells, grid(folder), strict=True)
     return {
         "summary" if cell.is_summary else f"{cell.kind}{' baseline' if cell.baseline is not None else ''}"
@@ -68,7 +68,7 @@ EVALUATED = {"evaluate", "evaluate baseline", "summary", "probe"}
         (ESTIMATORS, "gradient-descent", "code", {"probe"}),
     ],
 )
-def test_a_raised_code_of_a_class_changes_these_kinds_of_cells(
+def test_a_new_code_version_of_a_class_changes_only_the_cells_that_depend_on_it(
     registry: Registry,
     name: str,
     code: str,
@@ -86,7 +86,7 @@ def test_a_raised_code_of_a_class_changes_these_kinds_of_cells(
     ("code", "changed"),
     [("LOSS", {"train", "cost", "evaluate", "summary", "probe"}), ("PROBE", {"probe"}), ("SUMMARY", {"summary"})],
 )
-def test_a_raised_code_of_training_probes_or_summaries_changes_these_kinds_of_cells(
+def test_a_new_code_version_of_training_probes_or_summaries_changes_only_their_cells(
     code: str, changed: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cells = grid(tmp_path)
@@ -111,7 +111,9 @@ def identities(run: RunConfig) -> dict[str, str]:
         ("normaliser", {"score"}),
     ],
 )
-def test_a_family_has_three_codes(code: str, changed: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_three_code_versions_of_a_family_change_different_identities(
+    code: str, changed: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     old_ids = identities(resolve_run("linear", "gpt2", "smoke"))
     increase_code_version(monkeypatch, FAMILIES, "linear", code)
     new_ids = identities(resolve_run("linear", "gpt2", "smoke"))
@@ -121,7 +123,7 @@ def test_a_family_has_three_codes(code: str, changed: set[str], monkeypatch: pyt
 @pytest.mark.parametrize(
     ("override", "changed"),
     [
-        ("train.weight_decay=0.0", set()),  # the default
+        ("train.weight_decay=0.0", set()),  # this is the default
         ("task.renormalise=false", set()),
         ("task.protocol.head=point", set()),
         ("train.weight_decay=0.1", {"training"}),
@@ -137,12 +139,12 @@ def test_identities_do_not_depend_on_default_settings(override: str, changed: se
 
 
 class ExtendedSettings(TrainSettings):
-    """Settings of training with a further key."""
+    """Training settings with an additional key."""
 
     momentum: float = 0.0
 
 
-def test_a_further_key_with_a_default_changes_no_identity() -> None:
+def test_an_additional_key_with_a_default_does_not_change_identities() -> None:
     old: dict[str, Any] = identity.without_defaults(TrainSettings(steps=10))
     assert identity.without_defaults(ExtendedSettings(steps=10)) == old
     assert identity.without_defaults(ExtendedSettings(steps=10, momentum=0.0)) == old
@@ -217,7 +219,7 @@ def test_a_run_of_an_edited_plug_in_is_refused_until_the_sources_are_restored(
 
 
 @pytest.mark.slow
-def test_a_run_of_an_edited_plug_in_is_not_printed_and_its_weights_are_not_used(
+def test_results_and_weights_of_a_run_of_an_edited_plug_in_are_not_used(
     tmp_path: Path, card_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = "from iclbench.backbones.cnp import CNP\n\n\nclass OtherNet(CNP):\n    doubled = False\n"

@@ -1,4 +1,4 @@
-"""Scores of runs are read from undamaged tables only, and by task."""
+"""Scores of runs are read by task, and only from undamaged tables."""
 
 from pathlib import Path
 
@@ -14,13 +14,13 @@ def test_a_table_with_a_changed_number_has_no_rows(tmp_path: Path) -> None:
     assert list(inventory.read_rows(path, ("run", "value"))) == [{"run": "a", "value": 0.5}]
     content, half = path.read_bytes(), b"\x00\x00\x00\x00\x00\x00\xe0\x3f"
     assert half in content
-    path.write_bytes(content.replace(half, b"\x00\x00\x00\x00\x00\x00\xc0\x3f"))  # 0.125
+    path.write_bytes(content.replace(half, b"\x00\x00\x00\x00\x00\x00\xc0\x3f"))  # 0.125 in little-endian bytes
     assert list(inventory.read_rows(path, ("run", "value"))) == []
 
 
-def test_scores_on_another_table_are_separate(tmp_path: Path) -> None:
+def test_scores_on_a_table_of_the_user_are_separate(tmp_path: Path) -> None:
     required = {name: "a" for name, (_, optional, _) in tables.SCHEMAS["values"].items() if not optional}
-    for task, value in (("csv-a", 0.25), ("linear", 0.5)):  # in the order of the folders
+    for task, value in (("csv-a", 0.25), ("linear", 0.5)):  # in the alphabetical order of the folders
         row = required | {"task": task, "kind": "backbone", "status": "ok", "shift": "none", "metric": "score"}
         path = tmp_path / "tables" / task / "summary" / "scores.values.parquet"
         path.parent.mkdir(parents=True)
