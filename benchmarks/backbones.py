@@ -2,13 +2,13 @@
 
     python benchmarks/backbones.py
 
-- a training step, compared with the loop of the code of Garg et al.: `transformers.GPT2Model` with its default
-  vocabulary, y padded to a full vector, outputs read at every token, Adam without fusing;
+- a training step, compared with the training loop of Garg et al.: `transformers.GPT2Model` with its default
+  vocabulary, y padded to a full vector, outputs read at every token, and Adam without fusing;
 - shifted-query evaluation, compared with one full pass per query as in the code of Garg et al.;
 - the bootstrap of a curve, compared with explicit resampling.
 
-The measure is CPU seconds (`time.process_time`), the minimum over repeats, with both sides measured in turn. Writes
-benchmarks/backbones.md.
+The measure is CPU seconds (`time.process_time`): the minimum over repeats, in which both sides alternate. The script
+writes benchmarks/backbones.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BATCH = 64
 
 
 class PlainGPT2(nn.Module):
-    """The model of Garg et al.: a plain version of their wrapper around GPT-2 of transformers."""
+    """The model of Garg et al., re-implemented: a wrapper around GPT-2 of the transformers library."""
 
     def __init__(self, dim: int, points: int, layers: int, width: int, heads: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class PlainGPT2(nn.Module):
 
 
 def ratio(rival: Callable[[], object], ours: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Minimum CPU seconds of both, measured in turn after a warm-up."""
+    """Return the minimum CPU seconds of both, which alternate after a warm-up."""
     rival(), ours()
     pairs = [(cpu_seconds(rival), cpu_seconds(ours)) for _ in range(repeats)]
     return min(r for r, _ in pairs), min(o for _, o in pairs)

@@ -1,8 +1,8 @@
-"""Distance of every backbone from the budgets of the presets on every task.
+"""Deviation of every backbone from the parameter budgets of the presets, on every task.
 
     python benchmarks/budgets.py                          # a minute or two; writes budgets.md
 
-The counts exclude image encoders and use the models that a run builds.
+Parameters are counted in the models that a run builds, without image encoders.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main(out: Path, data_dir: Path | None) -> None:
                     config = resolve_run(task, backbone, preset, data_dir=data_dir)
                     model = config.build(config.task.build(data_dir))
                 except DataError:
-                    continue  # the sizes of a task are known without its data, but its models cannot be built
+                    continue  # without the data of a task, its models cannot be built
                 off = deviation(model.parameter_count - model.encoder_parameter_count, sizes.budget)
                 rows.append((task, preset, backbone, sizes.budget, off))
     frame = pd.DataFrame(rows, columns=["task", "preset", "backbone", "budget", "off"])

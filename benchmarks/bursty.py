@@ -1,10 +1,10 @@
-"""Time to sample bursty sequences, and its share of a training step.
+"""Time to sample bursty sequences, and its fraction of a training step.
 
     python benchmarks/bursty.py    # about two minutes; writes bursty.md
 
-The reference samples one sequence after the other in NumPy, as the code of the papers does: classes by
-`Generator.choice` with the Zipf weights, drawings without replacement, then the images. The measure is CPU time of one
-thread, the minimum over repeats.
+The reference samples one sequence at a time in NumPy, as the code of the papers does: classes by `Generator.choice`
+with the Zipf weights, drawings without replacement, then the images. The measure is CPU time of one thread, the minimum
+over repeats.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MODELS = ("transformer", "coqe", "mamba", "pt-tnp", "cnp")
 
 
 def loop(images: np.ndarray, weights: np.ndarray, p_bursty: float, rng: np.random.Generator) -> torch.Tensor:
-    """Sample a batch of sequences one by one from images `(classes, drawings, pixels)`."""
+    """Sample a batch, one sequence at a time, from images `(classes, drawings, pixels)`."""
     batch = []
     for _ in range(BATCH):
         if rng.random() < p_bursty:
@@ -50,7 +50,7 @@ def loop(images: np.ndarray, weights: np.ndarray, p_bursty: float, rng: np.rando
 
 
 def sampling(size: int, alpha: float) -> str:
-    """A row of the table: ours and the loop, for one size of images."""
+    """Return a row of the table: our sampler and the loop, for one size of images."""
     family = Bursty(BurstyParameters(classes=500, image_size=size, alpha=alpha))
     draw = generator(0, "data")
     ours = least(lambda: family.sample(Request(BATCH, POINTS, draw)), 200)
@@ -62,7 +62,7 @@ def sampling(size: int, alpha: float) -> str:
 
 
 def training(name: str) -> str:
-    """A row of the table: sampling and the rest of a training step at preset `small`."""
+    """Return a row of the table: sampling, and the rest of a training step at preset `small`."""
     run = resolve_run("bursty", name, "small")
     family = run.task.build()
     backbone = run.backbone.build(run.shape(family)).train()

@@ -1,4 +1,4 @@
-"""The command line of scripts that write a page about a results folder."""
+"""Functions for scripts that write a page about a results folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pandas as pd
 
 
 def folder_and_page(about: str | None, script: str) -> tuple[Path, Path]:
-    """The folder argument and the output file: `--out`, or the Markdown file next to the script."""
+    """Parse the command line. Return the folder argument and the output file (default: the Markdown file next to the
+    script).
+    """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, default=Path(script).with_suffix(".md"))
@@ -19,7 +21,7 @@ def folder_and_page(about: str | None, script: str) -> tuple[Path, Path]:
 
 
 def scores(values: pd.DataFrame, runs: pd.Series, folder: Path) -> pd.Series:
-    """The in-distribution scores of complete runs, by run; exits if a score is missing."""
+    """Return the in-distribution scores of complete runs, by run. Exit if a score is missing."""
     selected = values["kind"].eq("backbone") & values["metric"].eq("score") & values["evaluator"].eq("next")
     selected &= values["shift"].eq("none") & values["axis"].isna() & values["n_context"].isna()
     values_by_run = runs.map(values[selected].set_index("run")["value"].astype(float))
@@ -29,7 +31,9 @@ def scores(values: pd.DataFrame, runs: pd.Series, folder: Path) -> pd.Series:
 
 
 def write_page(out: Path, title: str, about: str | None, lines: Sequence[str], note: str | None = None) -> None:
-    """Write a page: a title, the first part of the script's docstring, its last part (or a note), and a table."""
+    """Write a page with a title, the first paragraph of the script's docstring, its last paragraph (or a note), and
+    a table.
+    """
     question, _, rest = (about or "").partition("\n\n    ")
     remarks = note if note is not None else " ".join(rest.partition("\n\n")[2].split())
     out.write_text(f"# {title}\n\n{question}\n\n{remarks}\n\n" + "\n".join(lines) + "\n")

@@ -1,10 +1,10 @@
-"""CPU seconds and memory of interactive commands before and after a change.
+"""CPU time and memory of interactive commands before and after a change.
 
     python benchmarks/commands.py FOLDER --before CHECKOUT            # tens of minutes; writes commands.md
     python benchmarks/commands.py FOLDER --before CHECKOUT --only show doctor   # some rows, no file
 
 The script creates a results folder of 10,000 runs in `FOLDER` (one smoke run under 10,000 names and seeds) and a grid
-of 5,000 training runs, and reuses both in later calls. Every command runs in a separate process, in turn from this
+of 5,000 training runs, and reuses both in later calls. Every command runs in a separate process, alternately from this
 checkout and from `CHECKOUT`, a checkout of an earlier commit. The measure is user CPU seconds, the minimum over
 repeats, which depends less on other work on the machine than wall-clock time.
 """
@@ -35,7 +35,7 @@ PRINT_VALUES = "import sys, iclbench as icl; print(len(icl.open_results(sys.argv
 
 
 class Command(NamedTuple):
-    """A command, its label, and the largest number of user CPU seconds."""
+    """A command, its label, and the goal for its user CPU seconds."""
 
     name: str
     arguments: list[str]
@@ -44,14 +44,14 @@ class Command(NamedTuple):
 
 
 class Used(NamedTuple):
-    """User CPU seconds, and the largest resident memory in MB."""
+    """User CPU seconds, and peak resident memory in MB."""
 
     seconds: float
     megabytes: float
 
 
 def commands(folder: Path) -> list[Command]:
-    """The measured commands."""
+    """Return the measured commands."""
     results, module = str(folder / "many"), ["-m", "iclbench"]
     dry_run = [*module, "sweep", str(folder / "grid.toml"), "--dry-run", "--results", str(folder / "none")]
     report = [*module, "report", "--results", "results/reference", "--out", str(folder / "report")]
@@ -66,7 +66,7 @@ def commands(folder: Path) -> list[Command]:
 
 
 def measure_command(command: Command, checkout: Path) -> Used:
-    """The cost of a command in a new process, with the code of a checkout."""
+    """Measure a command in a new process, with the code of a checkout."""
     environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         [sys.executable, *command.arguments], cwd=checkout, env=environment, stdout=subprocess.DEVNULL
@@ -79,7 +79,7 @@ def measure_command(command: Command, checkout: Path) -> Used:
 
 
 def least(command: Command, checkout: Path) -> Used:
-    """The minimum over the repeats."""
+    """Return the minimum cost of a command over the repeats."""
     return min(measure_command(command, checkout) for _ in range(command.repeats))
 
 
@@ -110,7 +110,7 @@ def write_runs(folder: Path) -> None:
 
 
 def copy_run(run: Path, results: Path, seed: int) -> None:
-    """The run with another seed."""
+    """Copy a run with another seed."""
     copy = results / "runs" / f"linear-gpt2-smoke-s{seed}"
     copy.mkdir(parents=True)
     (copy / "config.toml").write_text(tomli_w.dumps({**read_toml(run / "config.toml"), "seed": seed}))
@@ -122,7 +122,7 @@ def copy_run(run: Path, results: Path, seed: int) -> None:
 
 
 def row(command: Command, before: Path | None) -> str:
-    """The line of a command in the table."""
+    """Return the row of a command in the table."""
     checkouts = ([] if before is None else [before]) + [ROOT]
     measured = [least(command, checkout) for checkout in checkouts]
     cells = ["-"] * (2 - len(measured)) + [f"{use.seconds:.1f} s, {use.megabytes:.0f} MB" for use in measured]

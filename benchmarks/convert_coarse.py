@@ -1,11 +1,11 @@
-"""Convert packed results with some baselines at a few context sizes to results at all context sizes.
+"""Convert packed results in which some baselines have only a few context sizes to results with all context sizes.
 
     ICLBENCH_DATA=DATA python benchmarks/convert_coarse.py results/reference WORK
 
-The packs are those of commit 3a658a3f to 90195c37. The script recomputes the cells of these baselines in the results
-folder WORK, where a second call continues. It replaces their rows in `values`, `errors` and `costs`, the scores of all
-models on the same prompt sets, and the gaps of these baselines. It removes the column `coarse` and the second heights
-in `errors`. All other rows are compared with the old packs and are unchanged.
+The packs are those of the commits from 3a658a3f to 90195c37. The script recomputes the cells of these baselines in the
+results folder WORK, in which a second call continues. It replaces their rows in `values`, `errors` and `costs`, the
+scores of all models on the same prompt sets, and the gaps of these baselines. It removes the column `coarse` and the
+second heights in `errors`. All other rows are compared with the old packs and are unchanged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Packs = dict[tables.TableName, pd.DataFrame]
 
 
 def convert(packs: Path, folder: Path) -> None:
-    """Convert all files of a folder of packed results; see the module."""
+    """Convert all files of a folder of packed results, as described at the top of the module."""
     share_cores(1)
     of_group: dict[str, list[GridCell]] = {}
     for cell in grid_cells(["reference"]):
@@ -63,14 +63,16 @@ def convert(packs: Path, folder: Path) -> None:
 
 
 def _is_duplicate_height(errors: pd.DataFrame) -> pd.Series:
-    """The heights over a few context sizes of contestants with heights over all sizes."""
+    """Return a mask of mean errors over a few context sizes, for contestants that also have mean errors over all
+    sizes.
+    """
     coarse, keys = errors["coarse"].fillna(False).astype(bool), ["run", "prompt_set", "metric"]
     duplicate_keys = pd.MultiIndex.from_frame(errors.loc[~coarse, keys])
     return coarse & pd.MultiIndex.from_frame(errors[keys]).isin(duplicate_keys)
 
 
 def baselines_with_few_sizes(values: pd.DataFrame) -> set[str]:
-    """The baselines with fewer context sizes than others."""
+    """Return the baselines with fewer context sizes than others."""
     baselines = values[values["kind"].isin(["baseline", "oracle"]) & values["evaluator"].eq("next")]
     sizes = baselines[baselines["axis"].isna()].groupby(["prompt_set", "metric", "run"])["n_context"].nunique()
     most = sizes.groupby(level=["prompt_set", "metric"]).transform("max")
@@ -78,7 +80,7 @@ def baselines_with_few_sizes(values: pd.DataFrame) -> set[str]:
 
 
 def recompute(packs: Packs, few: list[GridCell], of_name: dict[str, GridCell], folder: Path) -> Packs:
-    """The packs with all changes from the recomputed cells."""
+    """Return the packs with all changes that follow from the recomputed cells."""
     values, errors, runs = packs["values"], packs["errors"], {cell.run for cell in few}
     rows = {name: [_computed_rows(cell, name, folder) for cell in few] for name in TABLES[:3]}
     new_frames = {name: tables.union(name, frames) for name, frames in rows.items()}
@@ -111,7 +113,7 @@ def recompute(packs: Packs, few: list[GridCell], of_name: dict[str, GridCell], f
 
 
 def _computed_rows(cell: GridCell, table: tables.TableName, folder: Path) -> pd.DataFrame:
-    """The rows of a cell in one table of the results folder `folder`, computed if they are missing."""
+    """Return the rows of a cell in one table of the results folder. Compute them if they are missing."""
     if CellStore(folder).state(cell) != "done":
         outcome = work(cell, Context(folder, data_dir=DATA))
         assert outcome.status == "done", (cell.group, cell.run, outcome)
@@ -120,7 +122,7 @@ def _computed_rows(cell: GridCell, table: tables.TableName, folder: Path) -> pd.
 
 
 def _prompt_sets(cell: GridCell) -> dict[str, PromptSet]:
-    """The prompt sets of a cell, by identity."""
+    """Return the prompt sets of a cell, by identity."""
     prompt_sets = [
         PromptSet(cell.task_config, cell.preset, shift, cell.options["seed"], DATA) for shift in cell.options["shifts"]
     ]
@@ -128,13 +130,13 @@ def _prompt_sets(cell: GridCell) -> dict[str, PromptSet]:
 
 
 def _sort_as_packed(table: tables.TableName, *frames: pd.DataFrame) -> pd.DataFrame:
-    """The rows in the order of packed files."""
+    """Return the rows in the order of packed files."""
     rows = tables.union(table, [tables.validate(table, frame) for frame in frames])
     return rows.sort_values(tables.key_columns(table), kind="stable", ignore_index=True)
 
 
 def _cells(cells: pd.DataFrame, few: list[GridCell], folder: Path) -> pd.DataFrame:
-    """The rows of cells, updated from `folder` for the recomputed ones."""
+    """Return the rows of the table `cells`, in which those of recomputed cells are replaced."""
     computed = CellStore(folder).rows.loc[[cell.hash for cell in few], COMPUTED]
     by_hash = cells.set_index("cell")
     assert by_hash.loc[computed.index, "status"].eq("done").all()
@@ -143,7 +145,7 @@ def _cells(cells: pd.DataFrame, few: list[GridCell], folder: Path) -> pd.DataFra
 
 
 def compare(old: Packs, new: Packs, few: set[str]) -> None:
-    """Raise `AssertionError` if other rows have changed, or a value at an old context size."""
+    """Raise `AssertionError` if a value at an old context size or a row of another contestant has changed."""
     for name in ("values", "errors", "costs"):
         if name not in old:
             continue
@@ -169,7 +171,7 @@ def compare(old: Packs, new: Packs, few: set[str]) -> None:
 
 
 def _rows_that_must_not_change(name: str, rows: pd.DataFrame, few: set[str]) -> pd.DataFrame:
-    """The rows that must not change."""
+    """Return the rows that must not change."""
     if name == "errors" and "coarse" in rows:
         rows = rows[~_is_duplicate_height(rows)]
     rows = rows.drop(columns=["coarse", "commit", "n_events"], errors="ignore")

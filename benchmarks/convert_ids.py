@@ -2,9 +2,9 @@
 
     python benchmarks/convert_ids.py results/reference
 
-The code of each commit computes its identities. Every identity in the packs must be one of commit `BEFORE`, and the map
-from old to new identities must be one-to-one. The script writes the converted folder next to the old one, compares both
-(rows, all other columns, tensors), and then replaces the old one.
+The code of each commit computes its identities. Every identity in the packs must be an identity of commit `BEFORE`, and
+the map from old to new identities must be one-to-one. The script writes the converted folder next to the old one,
+compares both (rows, all other columns, tensors), and then replaces the old one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DATA = Path(os.environ.get("ICLBENCH_DATA", "data"))
 
 
 def identities(packs: Path) -> Iterator[tuple[str, str]]:
-    """A description of a thing that does not depend on the commit, and its identity."""
+    """Yield descriptions that do not depend on the commit, each with the identity of the described object."""
     from iclbench.config.cards import load_task
     from iclbench.config.resolution import resolve_tables
     from iclbench.evaluation.prompts import PromptSet
@@ -89,16 +89,16 @@ def _set(prompts: Any) -> tuple[str, str]:
 
 
 def variant(config: Any) -> str:
-    """The identity of a run without its seed."""
+    """Return the identity of a run except its seed."""
     try:
         from iclbench.store.identity import variant_id
-    except ImportError:  # commit BEFORE
+    except ImportError:  # in commit `BEFORE`
         return str(config.variant)
     return variant_id(config)
 
 
 def archived(packs: Path) -> Iterator[tuple[str, str]]:
-    """The runs in the archives of weights, with their identities by the running code."""
+    """Yield the runs in the archives of weights, with their identities according to the running code."""
     import tomllib
 
     from iclbench.store import archives
@@ -109,9 +109,9 @@ def archived(packs: Path) -> Iterator[tuple[str, str]]:
 
 
 def run_identity(plain: dict[str, Any]) -> str:
-    """The identity of a run from its configuration, as commit `BEFORE` or this one stores it."""
+    """Return the identity of a run from its configuration in the format of commit `BEFORE` or of this commit."""
     try:
-        from iclbench.config.cards import content_hash  # commit BEFORE
+        from iclbench.config.cards import content_hash  # in commit `BEFORE`
         from iclbench.config.resolution import trained_part, without_codes
 
         return str(content_hash(without_codes(trained_part(plain))))
@@ -122,9 +122,10 @@ def run_identity(plain: dict[str, Any]) -> str:
 
 
 def configuration(plain: dict[str, Any]) -> Any:
-    """The configuration of a run of commit `BEFORE` in the format of this commit, with the current codes.
+    """Return the configuration of a run of commit `BEFORE` in the format of this commit, with the current codes.
 
-    The runs are current at commit `BEFORE`: `sweep reference --dry-run` has nothing to do there.
+    The runs must be up to date at commit `BEFORE`, so that `sweep reference --dry-run` has nothing to do at this
+    commit.
     """
     from iclbench.config import codes
     from iclbench.config.resolution import RunConfig
@@ -136,7 +137,7 @@ def configuration(plain: dict[str, Any]) -> Any:
 
 
 def convert(packs: Path) -> None:
-    """Convert all files of a folder of packed results; see the module."""
+    """Convert all files of a folder of packed results, as described at the top of the module."""
     packs = packs.resolve()
     old, new = _list(packs, BEFORE), _list(packs, None)
     if [key for key, _ in old] != [key for key, _ in new]:
@@ -168,7 +169,7 @@ def convert(packs: Path) -> None:
 
 
 def _list(packs: Path, commit: str | None) -> list[tuple[str, str]]:
-    """The identities by the code of a commit; None means this checkout."""
+    """Return the identities according to the code of a commit (None: this checkout)."""
     with tempfile.TemporaryDirectory() as folder:
         place = ROOT
         if commit is not None:

@@ -3,7 +3,7 @@
     SLURM_CONF=... python benchmarks/engines.py slurm        # on a cluster; memory and partition from engines.toml
     python benchmarks/engines.py ray --address HOST:PORT
 
-The measure is wall-clock seconds. Adds a line to benchmarks/engines.md.
+The measure is wall-clock seconds. The script adds a line to benchmarks/engines.md.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ against two processes of the local engine in the same run.
 
 
 def second(cell: GridCell, context: Context) -> Outcome:
-    """The work of a cell."""
+    """Do the work of a cell."""
     time.sleep(1.0)
     return Outcome("done")
 
 
 class Quiet:
-    """A console without output."""
+    """A console that prints nothing."""
 
     def on_start(self, cell: GridCell) -> None:
         pass
@@ -85,7 +85,7 @@ def cluster(name: str, results: Path, address: str | None) -> Executor:
 
 
 def main(name: str, address: str | None, folder: Path) -> None:
-    # Jobs import the work of a cell by the name of its module, which must not be `__main__`.
+    # Jobs import the function for the work of a cell by the name of its module, which must not be `__main__`.
     root = str(Path(__file__).resolve().parents[1])
     sys.path.insert(0, root)
     os.environ["PYTHONPATH"] = root

@@ -1,10 +1,10 @@
-"""Time to fit baselines at every prefix, as ratios to the loops of the papers, measured in one run.
+"""Time to fit baselines at every prefix, relative to the loops of the papers, measured in one run.
 
     python benchmarks/estimators.py [--points 41 101] [--threads 1] [--repeats 5] [--only mlp]
 
 There are 64 prompts with d = 20. The measure is CPU time of this process, the minimum over repeats on both sides. The
-most expensive loops run on some prefixes and are scaled up, which the table marks. The predictions of both sides are
-compared where the loop has predictions. Writes `benchmarks/estimators.md`.
+most expensive loops run only on some prefixes, and their time is scaled up, which the table marks. The predictions of
+both sides are compared at the prefixes of the loop. The script writes `benchmarks/estimators.md`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from iclbench.registry import ESTIMATORS
 
 BATCH, DIM = 64, 20
 
-# The baselines in the code of Garg et al. (also in that of the Mamba paper), and the target of their mean speed-up.
+# The baselines in the code of Garg et al. (also in the code of the Mamba paper), and the target of their mean speed-up.
 SEVEN = (
     "least squares",
     "3-NN",
@@ -53,7 +53,8 @@ COMMAND = "python benchmarks/estimators.py"
 
 @dataclass
 class Differences:
-    """Predictions of the loop and of ours, in standard deviations of y; squared errors in its variance."""
+    """Differences between predictions of the loop and of iclbench in standard deviations of y, and squared errors of
+    both in variances of y."""
 
     largest: float
     mean: float
@@ -77,7 +78,7 @@ class Row:
 
 
 def seconds(work: Callable[[], object], repeats: int, least: float = 0.05) -> tuple[float, object]:
-    """The minimum CPU time of one call, and its result. Short calls are repeated within a measurement."""
+    """Return the minimum CPU time of a call, and its result. Short calls are repeated within a measurement."""
     start = time.process_time()
     result = work()
     best = once = time.process_time() - start
@@ -97,7 +98,7 @@ def baseline(name: str) -> Estimator:
 
 
 def prompts(points: int) -> tuple[Points, Tensor, Tensor]:
-    """Sparse linear functions with three non-zero weights. Only the time of the Lasso depends on the data."""
+    """Sample sparse linear functions with three nonzero weights. Only the time of the Lasso depends on the data."""
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(BATCH, points, DIM, generator=draw)
     w = torch.randn(BATCH, DIM, generator=draw)
@@ -107,14 +108,14 @@ def prompts(points: int) -> tuple[Points, Tensor, Tensor]:
 
 
 def differences(loop: object, ours: object, y: Tensor) -> Differences | None:
-    """Predictions of the loop `(..., B, N)`, from an empty context on; NaN at other prefixes."""
+    """Compare the predictions `(..., B, N)` of both sides. The loop has NaN at prefixes on which it did not run."""
     if not isinstance(loop, Tensor) or not isinstance(ours, Point | Tensor):
         return None
     if loop.shape[-2:] != y.shape:
         return None
     loop_answers, our_answers = loop.double(), (ours.mean[..., 0] if isinstance(ours, Point) else ours).double()
     is_compared = ~loop_answers.isnan()
-    is_compared[..., 0] = False  # both say 0
+    is_compared[..., 0] = False  # both sides predict 0 without examples
     y = y.double().expand_as(loop_answers)
     scale = y.std()
     distances = ((loop_answers - our_answers).abs() / scale)[is_compared]
@@ -123,7 +124,7 @@ def differences(loop: object, ours: object, y: Tensor) -> Differences | None:
 
 
 def sample_prefixes(points: int, count: int) -> tuple[list[int], float]:
-    """Evenly spaced prefixes, centred, and the factor for their cost."""
+    """Return evenly spaced, centred prefixes, and the factor by which their cost is scaled up."""
     all_prefixes = list(range(1, points))
     prefixes = all_prefixes[len(all_prefixes) // (2 * count) :: len(all_prefixes) // count][:count]
     return prefixes, len(all_prefixes) / len(prefixes)
@@ -186,7 +187,7 @@ def measure(points: int, repeats: int, only: str) -> list[Row]:
     )
 
     if points == 41:
-        # Probing: 40 examples, 40 test queries, the test error after each of 24 steps.
+        # As in probing: 40 examples, 40 test queries, and the test error after each of 24 steps.
         context, query, labels = prompts(80)
         context, query, labels = context.span(0, 40), query[:, 40:], labels[:, 40:]
         for what, gamma in (("GD", 0.0), ("GD++", 2e-4)):
@@ -223,14 +224,14 @@ def measure(points: int, repeats: int, only: str) -> list[Row]:
 
 
 def lasso_answers(x: Tensor, y: Tensor) -> Tensor:
-    """Predictions `(A, B, N)` for all penalties from one path, 0 from an empty context."""
+    """Return the predictions `(A, B, N)` for all penalties from one path. They are 0 for an empty context."""
     weights, _ = lasso_path(x, y, list(ALPHAS))
     answers = torch.einsum("bnad,bnd->abn", weights[:, :-1], x[:, 1:])
     return torch.cat([torch.zeros_like(answers[..., :1]), answers], -1)
 
 
 def original_baselines(rows: list[Row]) -> str:
-    """The total of the baselines of Garg et al., and the differences of predictions from those of the loops."""
+    """Return the table of the baselines of Garg et al., with the differences of their predictions from the loops."""
     original_rows = [row for row in rows if row.what in SEVEN and row.points == 41]
     lines = [
         "| | ratio | largest difference | mean difference | squared error, loop | here |",
@@ -246,7 +247,7 @@ def original_baselines(rows: list[Row]) -> str:
 
 
 def mean_ratio(rows: list[Row]) -> float:
-    """The geometric mean of the seven ratios at 41 points; NaN unless all were measured."""
+    """Return the geometric mean of the seven ratios at 41 points, or NaN if some were not measured."""
     ratios = [row.ratio for row in rows if row.what in SEVEN and row.points == 41]
     return geometric_mean(ratios) if len(ratios) == len(SEVEN) else math.nan
 

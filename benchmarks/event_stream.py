@@ -1,7 +1,7 @@
 """Memory and speed of models on a stream of a million events from lines of text.
 
     python benchmarks/event_stream.py    # five minutes; writes event_stream.md, exits with 1 if a target is missed
-    python benchmarks/event_stream.py --events 20000 --dry    # a trial without a file
+    python benchmarks/event_stream.py --events 20000 --dry    # a trial that writes no file
 
 The engine of `iclbench stream` reads and checks lines, converts times to gaps and updates the state, with a query every
 10,000 events. Resident memory is read at every tenth of the stream. Its growth is the minimum of the last three
@@ -34,7 +34,7 @@ SHAPE = TaskShape(x_dim=0, points=32, y_dim=3, marks=3, head="event", question="
 BUDGET = 25_000
 CONSTANT = ("mamba", "s4d", "s4", "cmhp")
 GROWING = ("gpt2",)
-# Number of events for models with a growing state.
+# The number of events for models with a growing state.
 FEW = 20_000
 QUERY_EVERY = 10_000
 
@@ -46,7 +46,7 @@ def model(name: str) -> Backbone:
 
 
 def text(count: int) -> Iterator[str]:
-    """Generate lines of events at rate 1, and queries between them."""
+    """Yield lines of events at rate 1, with queries between them."""
     draw, now = random.Random(1), 0.0
     for number in range(count):
         now += draw.expovariate(1.0)
@@ -56,13 +56,15 @@ def text(count: int) -> Iterator[str]:
 
 
 def resident() -> float:
-    """Resident memory of this process in MB."""
+    """Return the resident memory of this process in MB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
 def run(backbone: Backbone, count: int) -> tuple[Stream, float, list[float]]:
-    """The stream at its end, CPU seconds, and the resident memory at every tenth."""
+    """Run a stream. Return the finished stream, CPU seconds, and the resident memory after every tenth of the
+    events.
+    """
     numbers, clock, memory = torch.finfo(torch.float32), Clock(), []
     stream = Stream(backbone, answer_immediately=False, clock=clock)
     columns = EventFormat.of_events(SHAPE, numbers.tiny, numbers.max, clock)
@@ -99,7 +101,7 @@ def main() -> None:
     flat = True
     for name in (*CONSTANT, *GROWING):
         backbone, count = model(name), options.events if name in CONSTANT else min(FEW, options.events)
-        run(backbone, QUERY_EVERY)  # threads, buffers and code pages are loaded
+        run(backbone, QUERY_EVERY)  # a warm-up, which loads threads, buffers and code pages
         stream, taken, memory = run(backbone, count)
         growth = min(memory[-3:]) - min(memory[:3])  # buffers are allocated and freed in between
         flat = flat and (name in GROWING or growth <= 5)

@@ -1,7 +1,7 @@
 """Plain re-implementations of the loops over prefixes and prompts in the evaluation code of the regression papers.
 
-They use float32, like the papers. Each loop takes x `(B, N, D)` and y `(B, N)` and predicts every point from the points
-before it. `prefixes` restricts expensive loops to a sample of prefix lengths.
+They use float32, like the papers. Each loop has arguments x `(B, N, D)` and y `(B, N)`, and predicts every point from
+the points before it. `prefixes` restricts expensive loops to a sample of prefix lengths.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 def _loop(x: Tensor, y: Tensor, fit: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
-    """Call `fit` with the points so far and the next input `(B, 1, D)`. The prediction from no points is 0."""
+    """Call `fit` with every prefix and the next input `(B, 1, D)`. The prediction from an empty prefix is 0."""
     answers = [torch.zeros_like(y[:, 0])]
     answers += [fit(x[:, :n], y[:, :n], x[:, n : n + 1]) for n in range(1, x.shape[1])]
     return torch.stack(answers, 1)
@@ -49,7 +49,7 @@ def nearest_neighbours(x: Tensor, y: Tensor, k: int = 3) -> Tensor:
 
 
 def library(x: Tensor, y: Tensor, model: Callable[[], object], prefixes: Iterable[int] | None = None) -> Tensor:
-    """One library model per prompt and prefix; NaN at omitted prefixes."""
+    """Fit a library model for every prompt and prefix. Predictions at omitted prefixes are NaN."""
     answers = torch.full_like(y, torch.nan)
     answers[:, 0] = 0
     inputs, outputs = x.numpy(), y.numpy()
@@ -72,7 +72,7 @@ def lasso(x: Tensor, y: Tensor, alphas: Iterable[float], prefixes: Iterable[int]
 
 
 def two_layer_network(x: Tensor, y: Tensor, prefixes: Iterable[int], width: int = 100, steps: int = 100) -> Tensor:
-    """One batched network per prompt in one module, trained by autograd and Adam, prefix by prefix."""
+    """For each prefix, train a batch of networks, one per prompt, by autograd and Adam."""
     batch, _, dim = x.shape
     answers = torch.full_like(y, torch.nan)
     for n in prefixes:
@@ -91,7 +91,7 @@ def two_layer_network(x: Tensor, y: Tensor, prefixes: Iterable[int], width: int 
 def gradient_descent(
     x: Tensor, y: Tensor, query: Tensor, labels: Tensor, gamma: float = 0.0, steps: int = 24
 ) -> Tensor:
-    """GD (GD++) on all points, task by task and step by step as in probing code: test errors `(B, steps)`."""
+    """Return the test errors `(B, steps)` of GD (GD++ if gamma > 0) on all points, in loops over tasks and steps."""
     errors = []
     for a, b, q, label in zip(x, y, query, labels, strict=True):
         values = torch.linalg.eigvalsh(a.T @ a / len(a))

@@ -6,8 +6,7 @@ The reference samples the same batch (kernel, lengthscale and sizes of every epi
 float64, its Cholesky factor and one product per dataset. It does not sample the function on the grid of inputs for
 figures, which iclbench does.
 
-The measure is CPU seconds of one thread (`time.process_time`), the minimum over repeats, with both sides measured in
-turn.
+The measure is CPU seconds of one thread (`time.process_time`): the minimum over repeats, in which both sides alternate.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ PROMISE = 5.0
 
 
 def rival(episodes: Episodes, rng: np.random.Generator) -> list[np.ndarray]:
-    """Outputs for the inputs and sizes of these episodes."""
+    """Sample outputs for the inputs and sizes of these episodes."""
     truth = zip(episodes.truth["kernel"].numpy(), episodes.truth["lengthscale"].numpy(), strict=True)
     outputs = []
     for e, (kernel, lengthscale) in enumerate(truth):

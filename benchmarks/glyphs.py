@@ -1,9 +1,9 @@
-"""Procedural glyphs and Omniglot: time to draw them, and the error of 1-nearest-neighbour.
+"""Procedural glyphs and Omniglot: time to generate glyphs, and accuracy of 1-nearest-neighbour classification.
 
     python benchmarks/glyphs.py [--data-dir FOLDER]
 
-Omniglot is reduced to 28 x 28 pixels by averaging areas. The distance is Euclidean, between images and between images
-blurred by one pixel. Writes `benchmarks/glyphs.md` if Omniglot is available.
+Omniglot is reduced to 28 x 28 pixels by averaging areas. The distance between images is Euclidean, with and without a
+blur of one pixel. The script writes `benchmarks/glyphs.md` if Omniglot is available.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ EPISODES = 10_000
 
 
 def features(images: np.ndarray, sigma: float) -> np.ndarray:
-    """`(classes, drawings, pixels)`, blurred by `sigma` pixels."""
+    """Return images `(classes, drawings, pixels)`, blurred by `sigma` pixels."""
     wide = images.astype(np.float32) / 255
     return gaussian_filter(wide, (0, 0, sigma, sigma)).reshape(*wide.shape[:2], -1)
 
 
 def all_ways(x: np.ndarray, gallery: int = 10) -> float:
-    """Accuracy over all classes of 1-nearest-neighbour with `gallery` drawings per class, on all other drawings."""
+    """Return the accuracy of 1-nearest-neighbour over all classes, with `gallery` drawings per class, on all other
+    drawings.
+    """
     gallery_drawings, query_drawings = (part.reshape(-1, x.shape[-1]) for part in (x[:, :gallery], x[:, gallery:]))
     labels, truth = (np.repeat(np.arange(len(x)), n) for n in (gallery, x.shape[1] - gallery))
     squares = np.square(gallery_drawings).sum(1)
@@ -42,7 +44,9 @@ def all_ways(x: np.ndarray, gallery: int = 10) -> float:
 
 
 def few_ways(x: np.ndarray, ways: int, shots: int, seed: int = 0) -> float:
-    """Accuracy over random episodes: `shots` drawings of each of `ways` classes, and one query of the first class."""
+    """Return the accuracy over random episodes: `shots` drawings of each of `ways` classes, and one query of the
+    first class.
+    """
     rng = np.random.default_rng(seed)
     hits = 0
     for _ in range(EPISODES):

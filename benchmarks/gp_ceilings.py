@@ -2,9 +2,10 @@
 
     python benchmarks/gp_ceilings.py    # about three minutes of one core; writes gp_ceilings.md
 
-The mean log-likelihood per target over 65,536 episodes, stratified as frozen prompts are, and its standard error over
-blocks of 64, each with a separate random stream. `iclbench/families/gaussian_processes/ceilings.py` has these numbers.
-The script exits with 1 if one of them differs by more than three combined standard errors from the computed value.
+The ceiling is the mean log-likelihood per target over 65,536 episodes, which are stratified like frozen prompts. Its
+standard error is over blocks of 64 episodes, each with a separate random stream.
+`iclbench/families/gaussian_processes/ceilings.py` has these numbers. The script exits with 1 if one of them differs by
+more than three combined standard errors from the computed value.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FAMILY = GPMixture(GPParameters(max_related=0))
 
 
 def ceiling(points: int, shift: str) -> tuple[float, float]:
-    """Mean and standard error for contexts of up to so many points."""
+    """Return the mean and its standard error for contexts of up to `points` points."""
     oracle = OracleKernel(None, TaskFacts(family=FAMILY, shift=shift))
     means = []
     for block in range(EPISODES // BLOCK):

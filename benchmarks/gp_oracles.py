@@ -1,10 +1,10 @@
-"""The oracles of the Gaussian-process task, compared with numbers of an independent prototype.
+"""The oracles of the Gaussian-process task, compared with the results of an independent prototype.
 
     python benchmarks/gp_oracles.py    # about five minutes; writes gp_oracles.md, exits with 1 on a disagreement
 
-The score is the mean log-likelihood per target over independent draws of kernel, context and targets, with standard
-errors over episodes. The numbers of the prototype have standard errors from other draws. Two numbers agree if they
-differ by at most three combined standard errors. The loss of `oracle-bayes` against `oracle-kernel` is a paired
+The score is the mean log-likelihood per target over independent samples of kernel, context and targets, with standard
+errors over episodes. The prototype used other samples. Two results agree if they differ by at most three combined
+standard errors. The loss of `oracle-bayes` against `oracle-kernel` is a paired
 difference.
 """
 
@@ -29,7 +29,7 @@ from iclbench.families.request import Request
 
 DRAWS, BLOCK = 16_384, 64
 BAYES, COUNTS = 320, (0, 1)
-# Numbers and standard errors of the prototype; those of single kernels are from half of its draws.
+# Results and standard errors of the prototype. Those of single kernels use half of its samples.
 KERNEL = {
     "none": {"all": (-0.290, 0.004), "rbf": (-0.488, 0.006), "periodic": (-0.086, 0.006)},
     "ood-lengthscale": {"all": (-0.351, 0.005), "rbf": (-0.470, 0.007), "periodic": (-0.229, 0.007)},
@@ -41,7 +41,7 @@ Row = tuple[str, np.ndarray, str, bool]
 
 
 def kernel_rows(family: GPMixture, shift: str) -> list[Row]:
-    """The kernel oracle over all draws and over those of each kernel."""
+    """Return the rows of the kernel oracle, over all samples and over the samples of each kernel."""
     oracle = OracleKernel(None, TaskFacts(family=family, shift=shift))
     likelihoods, kernels, priors = [], [], []
     for block in range(DRAWS // BLOCK):
@@ -63,7 +63,7 @@ def kernel_rows(family: GPMixture, shift: str) -> list[Row]:
 
 
 def bayes_rows(family: GPMixture) -> list[Row]:
-    """The loss without access to the kernel, by the number of related datasets."""
+    """Return the rows of the loss without access to the kernel, by the number of related datasets."""
     facts = TaskFacts(family=family)
     with_kernel, without_kernel = OracleKernel(None, facts), OracleBayes(None, facts)
     parts: dict[str, list[np.ndarray]] = {}

@@ -1,6 +1,6 @@
-"""All measurements on a GPU in one call, which can be repeated until nothing is left.
+"""All measurements on a GPU in one call, which can be repeated until all are done.
 
-    python benchmarks/gpu.py                              # what gpu.json lacks, then gpu.md; about 25 minutes in all
+    python benchmarks/gpu.py                              # measurements missing in gpu.json, then gpu.md; 25 min
     python benchmarks/gpu.py --only check mamba-icl-1     # some parts
     python benchmarks/gpu.py --again --only blocks        # measure again
     python benchmarks/gpu.py --smoke                      # a small trial on a CPU without files
@@ -8,14 +8,14 @@
 - check: the Triton kernel, compared with the float64 scan on the CPU;
 - scans, blocks: the scan of one layer by back end, and by the block size of the Triton kernel;
 - recurrence: the linear recurrence of one layer, by the number of tokens per chunk;
-- gpt2-*, mamba-*: training steps per second at the size of the papers in float32, TF32 and bfloat16: as in
+- gpt2-*, mamba-*: training steps per second at the size of the papers in float32, TF32 and bfloat16, each as in
   `iclbench train`, without waiting for the device, as one CUDA graph, and compiled;
 - the names of grids (mamba-icl-1, coqe-3, icicl-tnp-1, ...): a training step of every model of a published figure or
   table at preset `paper`, and the hours of all its trainings.
 
 Every part runs in a separate process (`gpu_parts.py`) for at most a minute. gpu.json and gpu.md are rewritten after
-every row, so an interrupted call loses no row. A failed measurement is a row with a reason, and is not repeated; a part
-that takes longer continues in the next call.
+every row, so an interrupted call loses no row. A failed measurement is a row with a reason, and is not repeated. A part
+that takes longer is continued by the next call.
 """
 
 from __future__ import annotations
@@ -48,12 +48,14 @@ TIMED = {
 }
 
 
-# The name of a row for what a part has not measured.
+# The name of the row that says why a part has not measured all rows.
 REST = "the rest"
 
 
 def rows_of(part: str, measured: list[str], smoke: bool, limit: float) -> Iterator[Row]:
-    """The further rows of a part, and one with a reason if it fails or takes longer than `limit` seconds."""
+    """Yield the missing rows of a part, and a row with a reason if the part fails or takes longer than `limit`
+    seconds.
+    """
     command = [sys.executable, str(HERE / "gpu_parts.py"), part, *(["--smoke"] if smoke else [])]
     command += ["--measured", *measured]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -74,7 +76,7 @@ def rows_of(part: str, measured: list[str], smoke: bool, limit: float) -> Iterat
 
 
 def versions() -> str:
-    """Device and libraries in one line."""
+    """Return the device and the libraries in one line."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU: a smoke run"
     parts = [device, f"torch {torch.__version__}", f"CUDA {torch.version.cuda}"]
     for package in ("triton", "mamba-ssm", "transformers"):
@@ -94,7 +96,7 @@ def table(head: list[str], lines: list[list[str]]) -> list[str]:
 
 
 def report(rows: dict[str, list[Row]]) -> str:
-    """The current rows as Markdown."""
+    """Return the current rows as Markdown."""
     text = ["# On a GPU", "", f"`python benchmarks/gpu.py`, {date.today()}; {versions()}.", ""]
     if "check" in rows:
         text += ["## The Triton kernel against the float64 scan", ""]
@@ -146,7 +148,7 @@ def report(rows: dict[str, list[Row]]) -> str:
 
 
 def timed(rows: list[Row]) -> list[str]:
-    """A table of times of one layer."""
+    """Return a table of the times of one layer."""
     head = ["what", "forward (ms)", "with backward (ms)", "ratio", "peak (MB)", "note"]
     lines = [
         [
@@ -163,12 +165,12 @@ def timed(rows: list[Row]) -> list[str]:
 
 
 def row_hours(row: Row) -> float:
-    """Hours of all trainings of a row."""
+    """Return the hours of all trainings of a row."""
     return float(row["step_s"] * row["steps"] * row["trainings"] / 3600)
 
 
 def hours(grid: str, rows: list[Row]) -> list[str]:
-    """The hours of a grid; a lower bound if some trainings are not measured."""
+    """Return the hours of a grid, which are a lower bound if some trainings are not measured."""
     trainings = sum(row.get("trainings", 0) for row in rows)
     measured = [row for row in rows if "step_s" in row]
     note = next((row["reason"] for row in rows if row["what"] == REST), "")
@@ -177,7 +179,7 @@ def hours(grid: str, rows: list[Row]) -> list[str]:
 
 
 def training(row: Row) -> list[str]:
-    """The cells of one training of a grid."""
+    """Return the cells of one training of a grid."""
     counts = [str(row.get("steps", "-")), str(row.get("trainings", "-"))]
     times = [cell(row, "step_s", 1e3), cell(row, "peak_bytes", 1e-9)]
     return [
@@ -190,7 +192,7 @@ def training(row: Row) -> list[str]:
 
 
 def ratio(row: Row, base: Row, key: str) -> str:
-    """The speed relative to the base."""
+    """Return the speed relative to the base."""
     return f"{base[key] / row[key]:.2f}x" if key in row and key in base else "-"
 
 

@@ -37,7 +37,7 @@ PRECISIONS = ["float32", "tf32", "bf16"]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the scan of a layer and of models, and the minimum duration of measurements."""
+    """The sizes of the scan of a layer and of models, and the minimum duration of measurements."""
 
     batch: int = 64
     points: int = 41
@@ -75,7 +75,7 @@ MEASURED: set[str] = set()
 
 
 def row(what: str, work: Callable[[], dict[str, Any]]) -> None:
-    """Measure and print a row; an error is its reason. A row that exists already is skipped."""
+    """Measure and print a row. If an error occurs, the row has it as the reason. Skip a row that exists already."""
     if what in MEASURED:
         return
     try:
@@ -92,7 +92,7 @@ def wait(sizes: Sizes) -> None:
 
 
 def seconds(work: Callable[[], object], sizes: Sizes) -> float:
-    """Seconds per call, over at least `sizes.seconds` of them, after three calls of warm-up."""
+    """Return the seconds per call, averaged over at least `sizes.seconds` seconds, after three calls as a warm-up."""
     for _ in range(3):
         work()
     calls = 1
@@ -109,7 +109,7 @@ def seconds(work: Callable[[], object], sizes: Sizes) -> float:
 
 
 def peak(work: Callable[[], object], sizes: Sizes) -> float:
-    """Peak of allocated bytes during the call, beyond those before."""
+    """Return the peak of bytes that the call allocates in addition to those before it."""
     if sizes.device != "cuda":
         return 0.0
     before = torch.cuda.memory_allocated()
@@ -120,7 +120,7 @@ def peak(work: Callable[[], object], sizes: Sizes) -> float:
 
 
 def captured(work: Callable[[], object], generator: torch.Generator | None = None) -> Callable[[], None]:
-    """The work as a CUDA graph, after a warm-up on a separate stream, as torch requires."""
+    """Return the work as a CUDA graph, captured after a warm-up on a separate stream, as torch requires."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -136,7 +136,9 @@ def captured(work: Callable[[], object], generator: torch.Generator | None = Non
 
 
 def scan_inputs(sizes: Sizes, tokens: int, channels: int, steps: float | None = None) -> list[Tensor]:
-    """u, dt, A, B, C, h0 in float64 on the CPU: A of Mamba, and step sizes around 0.05 or all equal."""
+    """Return u, dt, A, B, C and h0 in float64 on the CPU, with A of Mamba, and step sizes near 0.05 or all equal to
+    `steps`.
+    """
     draw = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
@@ -160,7 +162,9 @@ def outputs_and_gradients(scan: Callable[..., tuple[Tensor, Tensor]], given: lis
 
 
 def check(sizes: Sizes) -> None:
-    """Largest error of the Triton kernel over the largest value of the float64 scan on the CPU, by tensor."""
+    """Measure the largest error of the Triton kernel relative to the largest value of the float64 scan on the CPU,
+    by tensor.
+    """
 
     def errors(tokens: int, channels: int, steps: float | None) -> dict[str, Any]:
         if (reason := scan_triton.unavailable()) is not None:
@@ -186,7 +190,7 @@ def check(sizes: Sizes) -> None:
 def measured_scan(
     scan: Callable[..., tuple[Tensor, Tensor]], sizes: Sizes, reason: str | None = None
 ) -> dict[str, Any]:
-    """Forward, and forward with backward, of one layer's scan."""
+    """Measure the scan of one layer: the forward pass, and forward and backward pass together."""
     if reason is not None:
         return {"reason": reason}
     inputs = [
@@ -198,7 +202,8 @@ def measured_scan(
 def forward_and_backward(
     function: Callable[..., Tensor], inputs: list[Tensor], sizes: Sizes, graphs: bool
 ) -> dict[str, Any]:
-    """Time of the forward pass, and with the backward pass, on a GPU optionally as CUDA graphs; peak memory of both."""
+    """Measure the time of the forward pass alone and with the backward pass (on a GPU optionally as CUDA graphs), and
+    the peak memory of both passes."""
     slope = torch.ones_like(function(*inputs))
 
     def forward() -> None:
@@ -216,7 +221,7 @@ def forward_and_backward(
 
 
 def scans(sizes: Sizes) -> None:
-    """One layer's scan: the Triton kernel and the other back ends."""
+    """Measure the scan of one layer by the Triton kernel and the other back ends."""
     triton = scan_triton.selective_scan
     row("triton", lambda: measured_scan(triton, sizes, scan_triton.unavailable()))
     row("mamba-ssm", lambda: measured_scan(scan_mamba_ssm.selective_scan, sizes, scan_mamba_ssm.unavailable()))
@@ -225,7 +230,7 @@ def scans(sizes: Sizes) -> None:
 
 
 def blocks(sizes: Sizes) -> None:
-    """One layer's scan by the Triton kernel, by block size."""
+    """Measure the scan of one layer by the Triton kernel, for several block sizes."""
 
     def tuned(channels: int, warps: int) -> Callable[..., tuple[Tensor, Tensor]]:
         return lambda *inputs: scan_triton.selective_scan(*inputs, channels=channels, warps=warps)
@@ -238,7 +243,8 @@ def blocks(sizes: Sizes) -> None:
 
 
 def recurrence(sizes: Sizes) -> None:
-    """One layer's linear recurrence by the number of tokens per chunk: gated DeltaNet, with one decay per head."""
+    """Measure the linear recurrence of one layer for several numbers of tokens per chunk: gated DeltaNet, with one
+    decay per head."""
     heads, width, tokens = max(1, sizes.channels // 64), min(64, sizes.channels), 2 * sizes.points
     draw = torch.Generator().manual_seed(0)
 
@@ -260,7 +266,7 @@ def recurrence(sizes: Sizes) -> None:
 
 
 def transformers_scan(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, Tensor]:
-    """The scan without CUDA kernels, which has no initial state."""
+    """Compute the scan of transformers without CUDA kernels. It has no initial state, so `h0` is not used."""
     from transformers.models.mamba.modeling_mamba import mamba_selective_scan
 
     y = mamba_selective_scan(u.mT, dt.mT, A, B.mT, C.mT).mT
@@ -300,7 +306,9 @@ class Step:
 
 
 def training(name: str, precision: str, sizes: Sizes) -> None:
-    """Steps per second: as in `iclbench train`, without waiting for the device, as one graph, compiled."""
+    """Measure the steps per second: as in `iclbench train`, without waiting for the device, as one graph, and
+    compiled.
+    """
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
 
     def measure(step: Step, graph: bool) -> dict[str, Any]:
@@ -329,7 +337,9 @@ def training(name: str, precision: str, sizes: Sizes) -> None:
 
 
 def published(grid: str, sizes: Sizes) -> None:
-    """The trainings of a published figure or table: seconds of a step as in `iclbench train`, at full context size."""
+    """Measure the trainings of a published figure or table: the seconds of a step as in `iclbench train`, at full
+    context size.
+    """
     runs: dict[str, list[GridRun]] = {}
     for run in grid_runs(grid, "paper"):
         if run.exclusion is None:
@@ -359,7 +369,7 @@ def published(grid: str, sizes: Sizes) -> None:
 
 
 def published_grids() -> list[str]:
-    """The grids with trainings at preset `paper`."""
+    """Return the grids with trainings at preset `paper`."""
     names = [name for name in cards.card_names("grids") if not is_language_grid(name)]
     return [name for name in names if any("paper" in part.presets for part in load_grid(name)[1].parts)]
 

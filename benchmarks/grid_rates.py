@@ -1,10 +1,11 @@
-"""The learning rates that were tried for preset `grid`, and their scores.
+"""The learning rates that were tried for the preset `grid`, and their scores.
 
     iclbench tune BACKBONE... --tasks TASK --results benchmarks/grid_rates    # hours; continues after a stop
     python benchmarks/grid_rates.py                         # writes the sections of these tasks in grid_rates.md
 
-`grid_rates/rates/` contains all trials. Sections of tasks and rows of backbones without trials in it are unchanged. The
-trials of every task are also in one file next to the reference results, whose report shows the window of rates.
+`grid_rates/rates/` contains all trials. Sections of tasks and rows of backbones without trials in this folder are
+unchanged. The trials of every task are also in one file next to the reference results, whose report shows the range of
+good rates.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def _section(task: str, rows: pd.DataFrame, folder: Path, old: str) -> str:
 
 
 def _rows(section: str) -> dict[str, dict[str, str]]:
-    """The cells of the existing table, by backbone and column."""
+    """Return the cells of the existing table, by backbone and column."""
     lines = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in section.split("\n")

@@ -24,7 +24,7 @@ from iclbench.analysis.separation import MIN_RATIO, separation
 from iclbench.core.formats import fixed
 from iclbench.sweep.grids import grid_runs
 
-# Question or test, and metric, of the ranking of a family.
+# The question or test, and the metric, by which contestants on a family are ranked.
 MEASURED = (
     ("next", "auc"),
     ("targets", "log_likelihood"),

@@ -1,11 +1,11 @@
-"""Time of a training step with each image encoder, as ratios to the residual network of Chan et al.
+"""Time of a training step with each image encoder, relative to the residual network of Chan et al.
 
     python benchmarks/image_encoders.py
 
 The sequences are those of `bursty`: 24 sequences of eight images and a query with 28 x 28 pixels. Two times are
 measured for each encoder: the forward and backward pass of the encoder, and a complete training step of a Transformer
 with four layers on top of it, including the optimiser. The measure is CPU seconds of one thread (`time.process_time`),
-the minimum over repeats, with encoders measured in turn. Writes benchmarks/image_encoders.md.
+the minimum over repeats, in which encoders alternate. The script writes benchmarks/image_encoders.md.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def training_step(name: EncoderName) -> Callable[[], None]:
 
 
 def least_seconds(works: list[Callable[[], None]]) -> list[float]:
-    """CPU seconds of each encoder, measured in turn after a warm-up."""
+    """Return the CPU seconds of each encoder. Encoders alternate after a warm-up."""
     return np.array([[_cpu_seconds(work) for work in works] for _ in range(REPEATS + 1)])[1:].min(0).tolist()
 
 

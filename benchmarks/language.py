@@ -1,13 +1,13 @@
 """Time to read demonstrations once for all queries, compared with the complete prompt for every candidate.
 
     python benchmarks/language.py            # some minutes; writes language.md, exits with 1 if a target is missed
-    python benchmarks/language.py --dry      # a trial without a file
+    python benchmarks/language.py --dry      # a trial that writes no file
 
 There are five demonstrations of about a hundred tokens each, and 64 queries of about twenty tokens with four
 candidates, two of which are one token. The reference is the loop of evaluation scripts: every candidate of every query
 is one row of prompt and answer, in the same batches with the same padding. A third variant reads equal candidates once.
-The methods are plain ICL and Deep-Thinking (five passes, with the last one scored). The measure is CPU seconds of one
-thread (`time.process_time`), the minimum of two.
+The methods are plain ICL and Deep-Thinking (five passes, of which the last one is scored). The measure is CPU seconds
+of one thread (`time.process_time`), the minimum of two.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CANDIDATES = (" w1", " w2", " w3 w4", " w5 w6 w7")
 
 
 def model(folder: Path) -> LanguageModel:
-    """A random Llama of six layers, 256 wide, whose tokens are words."""
+    """Build a random Llama with six layers of width 256, whose tokens are words."""
     words = {f"w{i}": i for i in range(1000)} | {"<unk>": 1000}
     backend = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.WhitespaceSplit(), decoders.Fuse()
@@ -59,7 +59,7 @@ def model(folder: Path) -> LanguageModel:
 
 
 def prompts() -> list[Prompt]:
-    """Random words."""
+    """Sample prompts of random words."""
     rng = random.Random(0)
 
     def words(count: int) -> str:
@@ -84,12 +84,12 @@ def ours(llama: LanguageModel, queries: Sequence[Question], how: Method, scored_
 
 
 def complete_prompts(llama: LanguageModel, queries: Sequence[Question]) -> np.ndarray:
-    """Complete prompts, with equal candidates read once."""
+    """Score complete prompts, with equal candidates read once."""
     return np.array(candidate_scores(llama, [question.merge_demonstrations() for question in queries], Batches(BATCH)))
 
 
 def loop(llama: LanguageModel, queries: Sequence[Question]) -> np.ndarray:
-    """Complete prompts, with a row for every candidate."""
+    """Score complete prompts, with a row for every candidate."""
     rows = [c for question in queries for c in question.merge_demonstrations().continuations]
     likelihoods = []
     for start in range(0, len(rows), BATCH):
@@ -102,7 +102,7 @@ def loop(llama: LanguageModel, queries: Sequence[Question]) -> np.ndarray:
 
 
 def measure(work: Callable[[], np.ndarray], repeats: int = 2) -> tuple[np.ndarray, float]:
-    """The result of the work, and the minimum of its seconds."""
+    """Return the result of the work, and the minimum of its seconds."""
     seconds = []
     for _ in range(repeats):
         started = time.process_time()
@@ -121,7 +121,7 @@ def main() -> int:
     texts = prompts()
     queries = questions(llama.tokens, texts, shared=True)
     plain, thinking = method("icl"), method("deep-thinking", {"trace": False})
-    # Ours includes tokenising; the others get tokens.
+    # Only our times include tokenisation. The others are given tokens.
     ways = {
         "every candidate with its complete prompt": lambda: loop(llama, queries),
         "complete prompts, equal candidates once": lambda: complete_prompts(llama, queries),

@@ -1,9 +1,9 @@
-"""Code of this project, compared with libraries that could replace it, on inputs of usual size and one thread.
+"""Code of this project, compared with libraries that could replace it, on inputs of typical size and one thread.
 
     python benchmarks/libraries.py           # about two minutes; prints one line per measurement
 
-Needs tabulate and playwright in addition to the packages of the project; parts without their package are omitted.
-libraries.md has the conclusions.
+The script needs tabulate and playwright in addition to the packages of the project. Parts whose package is missing are
+skipped. The conclusions are in libraries.md.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SIZES = {
 
 
 def least(work: Callable[[], object], repeats: int = 3) -> float:
-    """Seconds of the fastest repeat."""
+    """Return the seconds of the fastest repeat."""
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -57,7 +57,8 @@ def least(work: Callable[[], object], repeats: int = 3) -> float:
 
 
 def tables_of_text(folder: Path) -> None:
-    """Ratios to pandas for numbers, which Arrow parses, and with a leading blank line, parsed cell by cell."""
+    """Print the ratios to pandas for numbers, which Arrow parses, and for files with a leading blank line, which are
+    parsed cell by cell."""
     for rows, columns in ((1_000, 20), (20_000, 20), (200_000, 10)):
         path = folder / "numbers.csv"
         names = [f"x{i}" for i in range(columns)]

@@ -1,15 +1,15 @@
-"""Sequence models with equal parameters: training, memory, state and queries, and the recurrence that they share.
+"""Sequence models with equal numbers of parameters: training, memory, state and queries, and the shared recurrence.
 
     python benchmarks/mixers.py
 
-Every mixer is in a model with the budget of preset `grid` on `linear` (25 thousand parameters), next to `gpt2` and
-`mamba`. A training step consists of loss, gradients and Adam. Longer episodes have smaller batches, so that a batch has
-2,560 points or one episode. Memory is the peak of live tensors of loss and gradients in addition to weights (counted,
-not measured). A state is the memory of one episode after n points. The measure of time is CPU seconds of one thread,
-the minimum of three, with all contestants of a size in turn.
+Every mixer is part of a model with the budget of preset `grid` on `linear` (25 thousand parameters). `gpt2` and `mamba`
+are measured for comparison. A training step consists of loss, gradients and Adam. Longer episodes have smaller batches,
+so that a batch has 2,560 points or one episode. Memory is the peak of live tensors of loss and gradients in addition to
+weights (counted, not measured). A state is the memory of one episode after n points. The measure of time is CPU seconds
+of one thread: the minimum of three repeats, in which the contestants of a size alternate.
 
-Further parts compare the recurrence with its matrix products, and mixers with layers of transformers and of mambapy
-(`pip install mambapy`) of the same sizes, forward and backward. Writes benchmarks/mixers.md.
+Other parts compare the recurrence with its matrix products, and the forward and backward passes of mixers with those of
+layers of transformers and mambapy (`pip install mambapy`) of the same sizes. The script writes benchmarks/mixers.md.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def contestants() -> list[dict[str, object]]:
 
 
 def batch_of(points: int) -> int:
-    """The number of episodes in a step."""
+    """Return the number of episodes in a step."""
     return max(1, TOTAL // points)
 
 
@@ -118,7 +118,7 @@ def terms(decay: str, delta: bool, batch: int, tokens: int, size: int) -> tuple[
 
 
 def products(given: Terms, state: Tensor, sizes: list[int]) -> list[Tensor]:
-    """Only the matrix products (and triangular systems) of chunks, without decays and sums."""
+    """Compute only the matrix products (and triangular systems) of chunks, without decays and sums."""
     parts = {name: t.split(sizes, 2) for name, t in given.tensors().items()}
     outputs = []
     for n in range(len(sizes)):
@@ -159,7 +159,7 @@ def kernel() -> Iterator[tuple[str, str, float, float, float]]:
 
 
 def layers(width: int, heads: int) -> Iterator[tuple[str, str, Mixer, nn.Module]]:
-    """A mixer and a layer of another library with the same sizes (weights differ)."""
+    """Yield mixers with layers of other libraries of the same sizes (weights differ)."""
     from transformers.models.kimi_linear.configuration_kimi_linear import KimiLinearConfig
     from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearDeltaAttention
     from transformers.models.mamba.configuration_mamba import MambaConfig

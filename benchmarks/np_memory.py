@@ -6,9 +6,9 @@ context, for queries and for updates.
 The models are TNP-D, EQTNP, LBANP and CMANP with the sizes of the EMNIST experiment of the paper (x of dimension 2, one
 output), without gradients, on one episode. One size varies while the others are 64 points. Memory is the peak of live
 tensors in addition to weights, points and tensors of earlier phases (counted, not measured). Seconds are CPU seconds of
-one thread. Fused attention does not store a matrix of scores: memory is that of both variants, and seconds are those of
-the fused one. Growth is the factor between the last two sizes, which differ by a factor of two: 1 is constant, 2
-linear, 4 quadratic. Writes benchmarks/np_memory.md.
+one thread. Fused attention does not store a matrix of scores. Memory is measured for both variants, and seconds for the
+fused one. Growth is the factor between the last two sizes, which differ by a factor of two: 1 is constant, 2 is linear,
+and 4 is quadratic. The script writes benchmarks/np_memory.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MODELS = ("tnp-d", "eqtnp", "lbanp", "cmanp")
 FEW, SIZES = 64, (256, 512, 1024, 2048, 4096)
 KERNELS = {"plain": SDPBackend.MATH, "fused": SDPBackend.FLASH_ATTENTION}
 # The phase, the varied size, and the entries of table 1 of the paper for each model in the order of `MODELS`. The table
-# distinguishes constant and linear by the colour of a mark, which its text lacks.
+# distinguishes constant and linear only by the colour of a mark.
 _MORE, _LESS, _NONE = "quadratic", "constant or linear", "-"
 PHASES = {
     ("condition", "N"): (_NONE, _MORE, _LESS, _LESS),
@@ -55,7 +55,7 @@ def points(n: int) -> Points:
 
 
 def prepare_phase(model: Backbone, phase: str, varied: str, size: int) -> Callable[[], object]:
-    """The work of a phase, with its points and the state before it."""
+    """Return the work of a phase, for which points and the state before the phase are prepared."""
     context = points(size if varied == "N" else FEW)
     if phase == "condition":
         return lambda: model.condition(context)
@@ -92,7 +92,7 @@ def main() -> None:
         model = build(name)
         for (phase, varied), paper_entries in PHASES.items():
             peaks: dict[str, list[int]] = {}
-            with torch.no_grad():  # composed operations are counted part by part
+            with torch.no_grad():  # the parts of composite operations are then counted separately
                 for kernel, backend in KERNELS.items():
                     with sdpa_kernel([backend, SDPBackend.MATH]):
                         peaks[kernel] = [peak(prepare_phase(model, phase, varied, size)) for size in SIZES]

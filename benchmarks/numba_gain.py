@@ -1,4 +1,4 @@
-"""Gain and cost of numba: the boosted trees of `iclbench demo`, the first compilation, and megabytes on disk.
+"""Benefit and cost of numba: time of the boosted trees of `iclbench demo`, the first compilation, and space on disk.
 
     python benchmarks/numba_gain.py                       # a minute or two; part of estimators.md
 
@@ -33,7 +33,7 @@ print(time.process_time() - imported)
 
 
 def demo_boosting() -> dict[str, float]:
-    """Seconds of `xgboost` on all prompt sets of the demo, with the library and compiled."""
+    """Return the seconds of `xgboost` on all prompt sets of the demo, with the library and with compiled code."""
     from iclbench.evaluation.contestants import baselines
     from iclbench.evaluation.curves import learning_curve
     from iclbench.evaluation.prompts import PromptSet
@@ -56,7 +56,9 @@ def demo_boosting() -> dict[str, float]:
 
 
 def first_call(cache: str) -> float:
-    """CPU seconds of the first tree and the first boosting in a new process that caches compiled code in `cache`."""
+    """Return the CPU seconds of the first tree and the first boosting in a new process that caches compiled code in
+    `cache`.
+    """
     done = subprocess.run(
         [sys.executable, "-c", FIRST],
         check=True,
@@ -68,7 +70,7 @@ def first_call(cache: str) -> float:
 
 
 def megabytes(package: str) -> float:
-    """The size of a package on disk."""
+    """Return the size of a package on disk in megabytes."""
     files = metadata.files(package) or []
     return sum(path.stat().st_size for file in files if (path := Path(str(file.locate()))).is_file()) / 2**20
 
@@ -76,7 +78,7 @@ def megabytes(package: str) -> float:
 def section() -> str:
     with tempfile.TemporaryDirectory() as cache:
         compiling, loading = first_call(cache), first_call(cache)
-    demo_boosting()  # so that later calls neither compile nor import
+    demo_boosting()  # a warm-up, after which calls neither compile nor import
     spent = demo_boosting()
     size = megabytes("numba") + megabytes("llvmlite")
     others = sum(megabytes(each) for each in ("torch", "xgboost", "pyarrow", "scipy", "scikit-learn"))

@@ -1,17 +1,17 @@
 """Effect of longer training on the periodic half of the Gaussian-process task for a small network.
 
     python benchmarks/periodic.py train FOLDER scored      # a quarter of an hour of one core each; the same command
-    python benchmarks/periodic.py train FOLDER unscored    # continues a run
+    python benchmarks/periodic.py train FOLDER unscored    # continues a stopped run
     python benchmarks/periodic.py table FOLDER             # writes periodic.md from the finished steps
     python benchmarks/periodic.py train FOLDER scored --steps 500             # a trial: half a minute of training
     python benchmarks/periodic.py table FOLDER --out trial.md                 # writes its table to another file
 
 A TNP of width 64 without related datasets is trained on new episodes of `gp-mixture`. The loss is the mean over the
-points of an episode, then over episodes. In `scored`, the loss always includes the context points; in `unscored`, only
-in the first 5,500 steps. The evaluated weights are an exponential average over about the last thousand steps, so that
-every step can be evaluated. Curves are gaps to `oracle-kernel`, paired per episode, on 128 episodes for every half
-octave of periods and every octave of RBF lengthscales, within the range of the context (|x| up to 2) and beyond it.
-Intervals are 1.96 standard errors.
+points of an episode, then over episodes. It always includes the context points in `scored`, and only in the first 5,500
+steps in `unscored`. The evaluated weights are an exponential average over about the last thousand steps, so that every
+step can be evaluated. Curves are gaps to `oracle-kernel`, paired per episode, on 128 episodes for every half octave of
+periods and every octave of RBF lengthscales, within the range of the context (|x| up to 2) and beyond it. Intervals are
+1.96 standard errors.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ BINS += [("rbf", low, high) for low, high in pairwise(OCTAVES)]
 
 @dataclass(frozen=True)
 class Plan:
-    """The last step with scored context points, and the phase of the cosine of the learning rate by step."""
+    """The last step with scored context points, and the schedule of the learning rate."""
 
     scored: int
     phase: tuple[tuple[int, float], ...]
@@ -65,13 +65,13 @@ class Plan:
         return self.phase[-1][0]
 
     def rate(self, step: int) -> float:
-        """Warm-up, a constant rate, a cosine to 0."""
+        """Return the learning rate: a warm-up, a constant rate, and a cosine decay to 0."""
         done = float(np.interp(step, *zip(*self.phase, strict=True)))
         return RATE * min(1, (step + 1) / WARMUP) * 0.5 * (1 + math.cos(math.pi * done))
 
 
-# The second equals the first up to step 5,500. Both were planned to be longer and were shortened, at 7,000 and 9,500
-# steps, since the machine was shared.
+# The second plan equals the first one up to step 5,500. Both were planned to be longer, and were shortened at 7,000 and
+# 9,500 steps because other work used the machine.
 PLANS = {
     "scored": Plan(13_500, ((5500, 0.0), (7000, 1500 / 11_500), (13_500, 1.0))),
     "unscored": Plan(5500, ((5500, 0.0), (9500, 4000 / 12_000), (13_500, 1.0))),
@@ -84,7 +84,7 @@ def family(kernel: str | None = None, low: float = 0.25, high: float = 4.0, targ
 
 
 class Bin:
-    """The episodes of one kernel and range of lengthscales, and the predictions of the oracle."""
+    """The episodes of a kernel and a range of lengthscales, and the log-likelihoods of the oracle."""
 
     def __init__(self, kernel: str, low: float, high: float) -> None:
         self.kernel, self.low, self.high = kernel, low, high
@@ -96,7 +96,9 @@ class Bin:
         self.inside = targets.x[..., 0].abs() <= INSIDE
 
     def row(self, likelihood: Tensor) -> dict[str, object]:
-        """Gaps per episode: over all targets, and over those within and beyond the range of the context."""
+        """Return the gaps per episode: over all targets, and over targets within and beyond the range of the
+        context.
+        """
         gap = self.best - likelihood
         part = {"gap": gap.mean(1)}
         for name, where in (("inside", self.inside), ("outside", ~self.inside)):
@@ -106,8 +108,8 @@ class Bin:
 
 
 def constant(episodes: Episodes) -> Tensor:
-    """Log-likelihood of a predictor with access to the mean level of a periodic function only: its prior has the
-    variance of the kernel's constant term, and all other terms are noise."""
+    """Return the log-likelihood of a predictor that models only the mean level of a periodic function. Its prior has
+    the variance of the constant term of the kernel, and all other terms are noise."""
     from scipy.special import ive
 
     level = float(ive(0, 1 / LAMBDA))
@@ -136,7 +138,7 @@ def evaluate(model: TNP, bins: list[Bin]) -> list[dict[str, object]]:
 
 
 def train(folder: Path, plan: Plan, steps: int | None = None) -> None:
-    """Continue from the checkpoint, if any, to the last step of the plan or to step `steps`."""
+    """Train to the last step of the plan or to step `steps`, from the checkpoint if one exists."""
     until = plan.steps if steps is None else min(steps, plan.steps)
     torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
@@ -161,7 +163,7 @@ def train(folder: Path, plan: Plan, steps: int | None = None) -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimiser.step()
         step += 1
-        weight = max(1 - AVERAGE, 1 / step)  # equal weights of all steps at first
+        weight = max(1 - AVERAGE, 1 / step)  # at first, all steps have equal weights
         torch._foreach_lerp_(list(average.parameters()), [p.detach() for p in model.parameters()], weight)
         seconds = time.process_time() - before
         if step % EVALUATE_EVERY == 0 or step in (250, 500, until):
@@ -182,7 +184,7 @@ def interval_text(mean: float, error: float) -> str:
 
 
 def lines(rows: list[dict[str, Any]], kernel: str, part: str, head: str, below: dict[str, list[str]]) -> list[str]:
-    """A table of one kernel: a row per evaluation, a column per bin."""
+    """Return a table of one kernel, with a row per evaluation and a column per bin."""
     kernel_rows = [row for row in rows if row["kernel"] == kernel]
     edges = sorted({(row["low"], row["high"]) for row in kernel_rows})
     cells_by_step = {(row["step"], row["low"]): interval_text(*row[part]) for row in kernel_rows}
@@ -195,7 +197,7 @@ def lines(rows: list[dict[str, Any]], kernel: str, part: str, head: str, below: 
 
 
 def table(folder: Path, out: Path) -> None:
-    """Write the tables."""
+    """Write the page with all tables."""
     bins = [Bin(*edges) for edges in BINS]
     level: dict[str, dict[str, list[str]]] = {}
     for each in bins:

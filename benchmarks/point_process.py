@@ -1,4 +1,4 @@
-"""Gaps of backbones and classical fits to the exact point process after n events, and the sizes of their states.
+"""Gaps of backbones and classical methods to the exact point process after n events, and the sizes of their states.
 
 for b in gpt2 mamba s4d thp cmhp; do
     iclbench train point-process $b --preset small --results FOLDER        # at most a quarter of an hour each
@@ -52,7 +52,7 @@ def main(folder: Path, out: Path) -> None:
 
 
 def _parts(values: pd.DataFrame) -> str:
-    """Likelihoods of time and mark, and calibration, over all events."""
+    """Return the table of log-likelihoods of times and marks, and of calibration, over all events."""
     metrics = ("nll_time", "nll_mark", "absolute_error", "accuracy", "covered_50", "covered_90")
     rows = values[values["n_context"].isna() & values["metric"].isin(metrics)]
     wide = rows.pivot_table("value", index="contestant", columns="metric")

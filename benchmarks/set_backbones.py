@@ -1,13 +1,13 @@
-"""Pseudo-token neural processes: training steps as ratios to a plain re-implementation, and growth of costs.
+"""Pseudo-token neural processes: training steps relative to a plain re-implementation, and growth of costs.
 
     python benchmarks/set_backbones.py
 
 The reference follows the figures of the papers: `nn.MultiheadAttention` of torch between two layer norms, a loop over
-related datasets, AdamW without fusing. It assumes complete datasets and has no masks, which iclbench always has. Ratios
-are of CPU seconds (`time.process_time`), the minimum over repeats, with both sides measured in turn. Exponents are
-least-squares slopes of log cost against log size, where the cost of size 1 (weights and their gradients, the other
-sizes) is subtracted. Memory is the peak of live tensors (counted, not measured) over forward and backward passes.
-Writes benchmarks/set_backbones.md.
+related datasets, and AdamW without fusing. It assumes complete datasets and uses no masks, unlike iclbench. Ratios are
+of CPU seconds (`time.process_time`): the minimum over repeats, in which both sides alternate. Exponents are
+least-squares slopes of log cost against log size, after subtraction of the cost of size 1 (weights and their gradients,
+and the other sizes). Memory is the peak of live tensors (counted, not measured) over forward and backward passes. The
+script writes benchmarks/set_backbones.md.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PlainLayer(nn.Module):
 
 
 class PlainNP(nn.Module):
-    """PT-TNP, or ICICL-TNP (figure 1 of its paper) where `steps` is 5."""
+    """PT-TNP, or ICICL-TNP (figure 1 of its paper) if `steps` is 5."""
 
     def __init__(self, steps: int) -> None:
         super().__init__()
@@ -95,7 +95,9 @@ def episodes(batch: int, context: int, targets: int, sets: int, related: int = R
 
 
 def as_trained(full: Episodes) -> Episodes:
-    """The same points with the sizes of the paper: U{1..64} context points, U{0..5} sets of U{64..128} points."""
+    """Return the same points with the sizes of the paper: U{1..64} context points, and U{0..5} sets of U{64..128}
+    points.
+    """
     assert full.related is not None
     full.context.mask.copy_(torch.arange(CONTEXT) < torch.randint(1, CONTEXT + 1, (BATCH, 1)))
     is_present = torch.arange(SETS) < torch.randint(0, SETS + 1, (BATCH, 1))
@@ -119,7 +121,7 @@ def step_of(model: nn.Module, loss: Callable[[], Tensor], optimiser: torch.optim
 
 
 def training_step(name: str, batch: Episodes, repeats: int) -> tuple[float, float]:
-    """Minimum CPU seconds of the reference and of ours, measured in turn after a warm-up."""
+    """Return the minimum CPU seconds of the reference and of iclbench, which alternate after a warm-up."""
     plain, ours = PlainNP(5 if name == "icicl-tnp" else 3), build(name)
     queries, related = batch.queries, batch.related
     datasets = [(related.x[:, j], related.y[:, j]) for j in range(SETS)] if related and name == "icicl-tnp" else []
@@ -139,7 +141,9 @@ def training_step(name: str, batch: Episodes, repeats: int) -> tuple[float, floa
 
 
 def growth(name: str, sizes: dict[str, int], varied: str, values: list[int]) -> tuple[float, float]:
-    """Exponents of seconds and peak bytes of a forward and backward pass in one size, without the cost of size 1."""
+    """Return the exponents in one size of seconds and peak bytes of a forward and backward pass, without the cost of
+    size 1.
+    """
     model, seconds, peaks = build(name), [], []
 
     def work(batch: Episodes) -> None:
@@ -157,7 +161,7 @@ def growth(name: str, sizes: dict[str, int], varied: str, values: list[int]) -> 
 
 
 def slope(sizes: list[int], costs: list[Any]) -> float:
-    """The exponent from `costs` of size 1 and of the sizes."""
+    """Return the exponent. `costs` are those of size 1, followed by those of `sizes`."""
     return float(np.polyfit(np.log(sizes), np.log(np.subtract(costs[1:], costs[0])), 1)[0])
 
 

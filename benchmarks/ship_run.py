@@ -1,6 +1,6 @@
 """Copy a finished run into the package: python -m benchmarks.ship_run RESULTS RUN NAME.
 
-`iclbench predict` uses the names `cells-classification` and `cells-regression` without a RUN.
+Without a RUN, `iclbench predict` uses the runs named `cells-classification` and `cells-regression`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The models in the package on real tables that no training reads, next to baselines with the same 50 rows.
+"""The models of the package on real tables that were not used in training, and baselines with the same 50 rows.
 
     python benchmarks/shipped_models.py DATA    # minutes; writes shipped_models.md
 
-DATA is a folder of data sets with `tabular/` (autos and fertility). `grids/tables.toml` has the hashes of the tables.
+DATA is a data folder with `tabular/` (autos and fertility). The hashes of the tables are in `grids/tables.toml`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from iclbench.cli.eval_runs import TABLE_BASELINES
 from iclbench.store.shipped import TABLE_RUNS
 
 OUT = Path(__file__).with_suffix(".md")
-# The task of each model, by the kind of target.
+# The task of each model.
 TASKS = {"class": "real-tables-classes", "number": "real-tables-unseen"}
-# 50 context rows, in ten splits of every table.
+# Every table has ten splits with 50 context rows.
 SHIFT = "points-50"
 
 
 def evaluation(kind: str, data: str, results: str) -> str:
-    """The printed leaderboard of a model with this kind of target, without those at the preset's number of rows."""
+    """Return the printed leaderboards of a model for this kind of target, except those with the number of rows of
+    the preset.
+    """
     command = [sys.executable, "-m", "iclbench", "eval", TABLE_RUNS[kind], "--task", TASKS[kind], "--shift", SHIFT]
     for baseline in TABLE_BASELINES[kind]:
         command += ["--baseline", baseline]

@@ -1,4 +1,4 @@
-"""State-space backbones: the selective scan, training steps and shifted queries, compared with references in one run.
+"""State-space backbones: the selective scan, training steps and shifted queries, compared with references.
 
     python benchmarks/state_spaces.py    # about ten minutes; writes state_spaces.md, exits with 1 if a target is missed
 
@@ -8,7 +8,7 @@
 - training steps at the sizes of the paper, compared with GPT-2;
 - shifted-query evaluation, compared with one full pass per query as in the code of Garg et al.
 
-The measure is CPU seconds of one thread (`time.process_time`), the minimum over repeats, with both sides in turn.
+The measure is CPU seconds of one thread (`time.process_time`): the minimum over repeats, in which both sides alternate.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TOKENS, CHANNELS, STATE = 82, 512, 16
 
 
 def scan() -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
-    """The scan of transformers and ours on the same tensors, forward only (callers add the backward pass)."""
+    """Return the scan of transformers and ours on the same tensors, without the backward pass, which callers add."""
     dt = (torch.rand(BATCH, TOKENS, CHANNELS) * 0.1).requires_grad_()
     u = torch.randn(BATCH, TOKENS, CHANNELS, requires_grad=True)
     A = (-torch.arange(1.0, STATE + 1).repeat(CHANNELS, 1)).requires_grad_()
@@ -53,7 +53,7 @@ def scan() -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
 
 
 def saved(work: Callable[[], object]) -> int:
-    """Bytes stored for the backward pass, counting each storage once."""
+    """Return the bytes stored for the backward pass, counting each storage once."""
     bytes_by_storage: dict[int, int] = {}
 
     def pack(t: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ def training_step(backbone: Backbone, points: int, dim: int = 20) -> Callable[[]
 
 
 def shifted_queries(name: str, points: int, **settings: object) -> tuple[float, float]:
-    """Compare n full passes, each with one input replaced, with one shifted-query pass."""
+    """Measure n full passes, each with one input replaced, and one shifted-query pass."""
     dim = 20
     backbone = model(name, points, **settings).eval()
     x, y, queries = torch.randn(BATCH, points, dim), torch.randn(BATCH, points, 1), torch.randn(BATCH, points, dim)

@@ -1,18 +1,18 @@
-"""A stream of a million points through `cmanp` at the size of the paper: memory, speed and accuracy of the state; and a
-sliding window.
+"""A stream of a million points through `cmanp` at the size of the paper (memory, speed and accuracy of the state), and
+a sliding window.
 
     python benchmarks/streaming.py    # half an hour; writes streaming.md, exits with 1 if a target is missed
     python benchmarks/streaming.py --only window    # one section; the others are unchanged
-    python benchmarks/streaming.py --points 20000 --slides 2000 --dry    # a trial without a file
+    python benchmarks/streaming.py --points 20000 --slides 2000 --dry    # a trial that writes no file
 
-- the stream arrives in portions of 1 to 255 points and is compared with one `condition` on all points in portions of
-  1,024; resident memory is read along the stream, and live tensor bytes at both ends;
-- live bytes of condition and query against the number of points, next to the numbers of the released code of the paper
-  in the protocol of this project (d = 64, 128 latents, 6 layers, 64 targets, portions of 64);
+- the stream arrives in portions of 1 to 255 points, and is compared with a single call of `condition`, which reads all
+  points in portions of 1,024; resident memory is read along the stream, and live tensor bytes at both ends;
+- live bytes of `condition` and `query` by the number of points, compared with the released code of the paper in the
+  protocol of this project (d = 64, 128 latents, 6 layers, 64 targets, portions of 64);
 - time and memory of a training step with recomputation;
 - `iclbench stream --window`: the difference between the answers of a trained model and those after conditioning on the
-  points of the window, for several rules of new conditioning, and the time of a slide compared with conditioning at
-  every query.
+  points of the window, for several rules of recomputation, and the time of a slide compared with conditioning at every
+  query.
 
 Seconds are CPU seconds of one thread (`time.process_time`).
 """
@@ -48,7 +48,7 @@ from iclbench.streaming.stream import Stream
 from iclbench.streaming.window import MAX_STEPS, Window, WindowState
 
 SHAPE = TaskShape(x_dim=2, points=200, y_dim=3, head="gaussian", question="targets")
-# Released code, MB at 256, 1,024 and 4,096 points.
+# MB of the released code at 256, 1,024 and 4,096 points.
 RELEASED = {"streamed": (6.02, 6.03, 6.09), "at once": (5.85, 11.37, 33.45), "lbanp": (3.64, 7.35, 23.14)}
 SIZES = (256, 1024, 4096)
 HEAD = (
@@ -66,7 +66,7 @@ def model(name: str = "cmanp", **settings: object) -> Backbone:
 
 
 def draw(count: int, batch: int = 1) -> Points:
-    """Colours of a smooth image with noise, at random places."""
+    """Sample colours of a smooth image with noise at random positions."""
     torch.manual_seed(1)
     x = 2 * torch.rand(batch, count, 2) - 1
     y = 0.5 * torch.sin(3 * x @ torch.randn(2, 3)) + 0.05 * torch.randn(batch, count, 3)
@@ -74,7 +74,7 @@ def draw(count: int, batch: int = 1) -> Points:
 
 
 def portions(points: Points, largest: int = 255) -> Iterator[Points]:
-    """All points, in portions of 1 to `largest`."""
+    """Yield all points in portions of 1 to `largest` points."""
     sizes = torch.randint(1, largest + 1, (points.count,), generator=torch.Generator().manual_seed(2)).tolist()
     start = 0
     while start < points.count:
@@ -84,13 +84,13 @@ def portions(points: Points, largest: int = 255) -> Iterator[Points]:
 
 
 def resident() -> float:
-    """MB of this process in memory."""
+    """Return the resident memory of this process in MB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
 def run_stream(backbone: Backbone, points: Points) -> tuple[RunningSoftmax, float, list[float]]:
-    """The state after all points, CPU seconds, and the resident memory at every tenth of the way."""
+    """Return the state after all points, CPU seconds, and the resident memory after every tenth of the points."""
     state, count, memory = backbone.condition(points.span(0, 0)), 0, []
     start = time.process_time()
     for part in portions(points):
@@ -112,7 +112,7 @@ def distance(a: TensorRecord, b: TensorRecord) -> float:
 
 
 def lines_per_second(backbone: Backbone, points: Points) -> float:
-    """Through the engine of `iclbench stream`, from lines of text, a query after the last."""
+    """Measure the engine of `iclbench stream` on lines of text, with a query after the last point."""
     rows = torch.cat([points.x, points.y], -1)[0].tolist()
     text = [",".join(f"{value:.6g}" for value in row) for row in rows] + ["0,0,?,?,?"]
     columns = LineFormat.of(SHAPE, 3e38)
@@ -121,10 +121,10 @@ def lines_per_second(backbone: Backbone, points: Points) -> float:
 
 @torch.no_grad()
 def the_stream(count: int) -> tuple[list[str], bool]:
-    """Lines of the report on the long stream, and whether the targets are met."""
+    """Return the lines of the page about the long stream, and whether the targets are met."""
     points, ahead = draw(count), draw(10_000)
     double, single = model(state_dtype="float64"), model()
-    run_stream(single, ahead)  # threads, buffers and code pages are there
+    run_stream(single, ahead)  # a warm-up, which loads threads, buffers and code pages
     state64, taken64, memory = run_stream(double, points)
     state32, taken32, memory32 = run_stream(single, points)
     reference_state = model(state_dtype="float64", chunk=1024).condition(points)
@@ -161,7 +161,7 @@ def the_stream(count: int) -> tuple[list[str], bool]:
 
 @torch.no_grad()
 def memory_table() -> tuple[list[str], bool]:
-    """Live MB of condition and query."""
+    """Return the table of live MB of `condition` and `query`, and whether the targets are met."""
     ways = {"streamed": model(chunk=64), "at once": model(chunk=10**6), "lbanp": model("lbanp")}
     x, contexts = draw(64).x, [draw(n) for n in SIZES]
     megabytes = {
@@ -189,7 +189,7 @@ def memory_table() -> tuple[list[str], bool]:
 
 
 def training_table() -> list[str]:
-    """A step forwards and backwards on 4 episodes."""
+    """Return the table of a forward and backward pass on 4 episodes."""
     report = [
         "## Training step, 4 episodes, 64 targets",
         "",
@@ -212,7 +212,7 @@ def training_table() -> list[str]:
 
 
 def train_run(folder: Path) -> Path:
-    """A trained model with 25 thousand parameters, in which single points have nearly all attention."""
+    """Train a model with 25 thousand parameters, in which single points receive nearly all attention."""
     words = ["train", "gp-mixture", "cmanp", "-p", "small", "-o", "train.steps=1500", "--name", "run", "--results"]
     with contextlib.redirect_stdout(sys.stderr):
         assert iclbench([*words, str(folder)]) == 0
@@ -220,7 +220,7 @@ def train_run(folder: Path) -> Path:
 
 
 class Counted(Window):
-    """A model that counts its conditionings."""
+    """A window that counts the calls of `condition`."""
 
     fresh = 0
 
@@ -233,8 +233,13 @@ class Counted(Window):
 def measure_slides(
     results: Path, dtype: torch.dtype, size: int, slides: int, every: int
 ) -> tuple[list[float], list[float]]:
-    """So many slides by one point: largest distances of answers and of e from those of the window's points, of the
-    latter's answers from double precision, and the number of fresh conditionings; resident memory at the tenths."""
+    """Slide a window by one point `slides` times.
+
+    Returns:
+        Four numbers: the largest distances of answers and of e from those after conditioning on the points of the
+        window, the largest distance of the answers after this conditioning from double precision, and the number of
+        recomputations. Then the resident memory after every tenth of the slides.
+    """
     backbone, exact = find(results, "run").load().to(dtype), find(results, "run").load().double()
     torch.manual_seed(3)
     x = 4 * torch.rand(1, slides + size, backbone.shape.x_dim, dtype=torch.float64) - 2
@@ -260,7 +265,8 @@ def measure_slides(
 
 @torch.no_grad()
 def costs() -> list[str]:
-    """The time to add and remove a point at the size of the paper, compared with conditioning on the window."""
+    """Return the table of the time to add and remove a point at the size of the paper, compared with conditioning on
+    the window."""
     cmanp, points = model(), draw(30_000)
     report = ["| window | ms per slide | ms to condition on it | ratio |", "| --- " * 4 + "|"]
     for size in (200, 1_000, 10_000):

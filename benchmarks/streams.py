@@ -2,11 +2,12 @@
 
     python benchmarks/streams.py    # a few minutes; writes streams.md
 
-The rivals are loops over sequences, as in the released code of Zoology (multi-query associative recall: keys, values
-and positions of queries of each sequence are drawn without replacement by NumPy's legacy generator, which permutes the
-vocabulary) and of MAD (fuzzy recall: one draw per key and value). They draw sequences of the same sizes. Seconds are
-CPU seconds of one thread, the minimum over many rounds. In every round, the sampler draws several batches one after the
-other, because a call that follows a loop or another process finds cold caches, which matters less for the long loop.
+The references are loops over sequences, as in the released code of Zoology (multi-query associative recall: keys,
+values and positions of queries of each sequence are sampled without replacement by NumPy's legacy generator, which
+permutes the vocabulary) and of MAD (fuzzy recall: one random number per key and value). They sample sequences of the
+same sizes. Seconds are CPU seconds of one thread, the minimum over many rounds. In every round, the sampler generates
+several batches in succession, because the first call after a loop or another process finds cold caches, which matters
+less for the long loop.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def sampler(parameters: dict[str, Any], episodes: int, points: int) -> Callable[
 
 
 def plain_recall(episodes: int, points: int, pairs: int) -> Callable[[], object]:
-    """Sequences of plain recall with gaps, one after the other."""
+    """Sample sequences of plain recall with gaps, one at a time."""
     draw, slots = np.random.RandomState(0), (points - 2 * pairs) // 2
     weights = np.arange(1, slots + 1) ** (GAP_POWER - 1)
     weights = weights / weights.sum()
@@ -57,7 +58,7 @@ def plain_recall(episodes: int, points: int, pairs: int) -> Callable[[], object]
 
 
 def fuzzy_recall(episodes: int) -> Callable[[], object]:
-    """Sequences of fuzzy recall, one after the other: a key that has occurred has the same value again."""
+    """Sample sequences of fuzzy recall, one at a time. A key that has occurred before has the same value."""
     draw = np.random.default_rng(0)
 
     def motif(size: int, first: int) -> tuple[int, ...]:

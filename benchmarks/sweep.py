@@ -1,14 +1,14 @@
-"""A smoke grid of 24 cells with two workers, compared with one worker, in one run.
+"""A smoke grid of 24 cells with two workers, compared with one worker.
 
     python benchmarks/sweep.py           # some minutes; writes sweep.md, exits with 1 if a target is missed
-    python benchmarks/sweep.py --dry     # a trial without a file
+    python benchmarks/sweep.py --dry     # a trial that writes no file
 
 `iclbench sweep` computes ten training runs and their evaluations, three baselines and the summary. The ratio includes
 the start of workers, the engine, and the last cells, during which a worker may be idle. The measure is wall-clock
-seconds on a machine with two free cores, the minimum of three, with one and two workers in turn.
+seconds on a machine with two free cores: the minimum of three repeats, in which one and two workers alternate.
 
-Two cores share caches, memory and the clock. The slowdown of a training run next to another one, from the seconds in
-the records of runs, therefore bounds the ratio on a machine for every engine. The page shows this bound.
+Two cores share caches, memory and the clock. The slowdown of a training run by a concurrent one, which follows from the
+seconds in the records of runs, therefore bounds the ratio for every engine on this machine. The page shows the bound.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CELLS, RUNS = 24, 10
 
 
 def write_grid(folder: Path, steps: int) -> Path:
-    """Ten runs, each trained for some seconds and evaluated."""
+    """Write a grid of ten runs, each of which is trained for some seconds and evaluated."""
     card = {
         "family": "linear",
         "summary": "linear functions",
@@ -64,7 +64,7 @@ def write_grid(folder: Path, steps: int) -> Path:
 
 
 def seconds(grid: Path, workers: int) -> tuple[float, float]:
-    """Wall-clock seconds of a sweep into an empty folder, and the mean seconds of its training runs."""
+    """Return the wall-clock seconds of a sweep into an empty folder, and the mean seconds of its training runs."""
     with tempfile.TemporaryDirectory() as results:
         command = [sys.executable, "-m", "iclbench", "sweep", str(grid), "--results", results]
         started = time.perf_counter()

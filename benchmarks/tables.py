@@ -2,10 +2,10 @@
 
     python benchmarks/tables.py    # two minutes; writes tables.md
 
-The rival draws one table after the other, as priors that build a network per table do: a torch module of the same
-layers, widths, activations, noise and blocks, drawn from the same distributions and applied to the same number of rows.
-It has half structural causal models and half Bayesian neural networks, without categories and missing cells, so it does
-less than the sampler. Seconds are CPU seconds of one thread.
+The reference samples one table at a time, like priors that build a network per table: a torch module with the same
+distributions of layers, widths, activations, noise and blocks, applied to the same number of rows. Half of the tables
+come from structural causal models and half from Bayesian neural networks, without categories and missing cells, so the
+reference does less work than the sampler. Seconds are CPU seconds of one thread.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def sampler(kind: str, tables: int, rows: int, classes: int = 0) -> Callable[[],
 
 
 def loop(tables: int, rows: int) -> Callable[[], object]:
-    """Tables of networks, one after the other."""
+    """Sample tables of random networks, one at a time."""
     draw = np.random.default_rng(0)
 
     def log_uniform(low: float, high: float) -> float:
