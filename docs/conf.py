@@ -1,4 +1,4 @@
-"""Settings of Sphinx: pages in MyST Markdown, and a reference that `generate.py` writes before each build."""
+"""Settings of Sphinx. Pages are MyST Markdown, and `generate.py` writes the reference pages before each build."""
 
 import sys
 from pathlib import Path
@@ -19,7 +19,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build", "templates"]
-# Words in single backticks are code in our docstrings.
+# In docstrings of this project, words in single backticks are code.
 default_role = "literal"
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"

@@ -1,4 +1,4 @@
-"""The figures of the README, drawn from the packed results: `python -m docs.draw_figures`."""
+"""Draw the figures of the README from the packed results: `python -m docs.draw_figures`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from iclbench.report.sections import extrapolation, heat_map
 from iclbench.report.style import vega_lite
 
 FOLDER = ROOT / "docs" / "figures"
-# Names of files, and names of figures in the report.
+# The names of files, and the names of figures in the report.
 FIGURES = {
     "heat-map-grid": "heat-map-grid",
     "extrapolation-small": "skewed-linear-small-points-80-next-squared-error",
@@ -27,7 +27,7 @@ _LINE = re.compile(r'<path aria-label="[^"]*contestant: ([^;"]+); series: [^"]*"
 
 
 def figures(results: Results) -> dict[str, Figure]:
-    """The figures of the report, by the names of their files."""
+    """Return the figures of the report, by the names of their files."""
     blocks = {block.name: block for each in _sections(results) for block in each.walk() if isinstance(block, Figure)}
     return {file: blocks[name] for file, name in FIGURES.items()}
 
@@ -40,7 +40,7 @@ def _sections(results: Results) -> Iterator[Section]:
 
 
 def draw(figures: dict[str, Figure], folder: Path) -> list[Path]:
-    """Write figures as SVG and return the files."""
+    """Write figures as SVG, and return the files."""
     with closing(Drawer(vega_lite())) as drawer:
         for file, figure in figures.items():
             if (reason := drawer.draw(first_panel(figure.static), folder / file, ["svg"])) is not None:
@@ -49,7 +49,7 @@ def draw(figures: dict[str, Figure], folder: Path) -> list[Path]:
 
 
 def first_panel(spec: dict[str, Any]) -> dict[str, Any]:
-    """The first of several panels. In a heat map it has the models with the most tasks."""
+    """Return the first of several panels. In a heat map, it contains the models with the most tasks."""
     panels = spec.get("hconcat")
     return (
         {key: value for key, value in spec.items() if key not in ("hconcat", "spacing")} | panels[0] if panels else spec
@@ -57,12 +57,12 @@ def first_panel(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def numbers(svg: str) -> dict[tuple[str, str], str]:
-    """The labels in the cells of a heat map, by row and contestant."""
+    """Return the labels in the cells of a heat map, by row and contestant."""
     return {(row, contestant): label for contestant, row, label in _NUMBER.findall(svg)}
 
 
 def lines(svg: str) -> dict[str, str]:
-    """The lines of a learning curve, by contestant."""
+    """Return the lines of a figure of learning curves, by contestant."""
     return dict(_LINE.findall(svg))
 
 

@@ -1,4 +1,4 @@
-"""The reference pages, generated from code and cards: commands, cards, tables, backbones, Python API."""
+"""Generate the reference pages from code and cards: commands, cards, tables, backbones, and the Python API."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _OF_TABLES = {
 
 
 def pages() -> dict[str, str]:
-    """The Markdown of every page, by name."""
+    """Return the Markdown of every page, by name."""
     return {
         "commands": commands(),
         "cards": cards(),
@@ -57,7 +57,7 @@ def pages() -> dict[str, str]:
 
 
 def commands() -> str:
-    """All commands with their arguments and options, from Typer."""
+    """Return the page of all commands with their arguments and options, which are read from Typer."""
     parts = [
         "# Commands",
         "`iclbench COMMAND --help` prints the same. `iclbench --debug COMMAND` shows the traceback of an error.",
@@ -86,12 +86,12 @@ def _default(parameter: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text without Rich's escapes and line breaks."""
+    """Return the text without escapes of Rich and line breaks."""
     return " ".join(text.replace("\\[", "[").split())
 
 
 def cards() -> str:
-    """All keys of all cards, from their pydantic models."""
+    """Return the page of all keys of cards, which are read from the pydantic models."""
     parts = ["# Cards", "The keys of the TOML files. Unknown keys, wrong types, NaN and infinities are errors."]
     for title, models in CARDS.items():
         parts.append(f"## {title}")
@@ -102,13 +102,13 @@ def cards() -> str:
 
 
 def _title(model: type[BaseModel]) -> str:
-    """`TrainSettings` -> `Train settings`."""
+    """Return the title of a model: `Train settings` for `TrainSettings`."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", model.__name__)
     return words[0] + words[1:].lower()
 
 
 def _prose(model: type[BaseModel]) -> str:
-    """The docstring without its list of attributes."""
+    """Return the docstring without its list of attributes."""
     return inspect.cleandoc(model.__doc__ or "").partition("\nAttributes:")[0].strip()
 
 
@@ -120,7 +120,7 @@ def _keys(model: type[BaseModel]) -> Iterator[list[str]]:
 
 
 def _value(default: Any) -> str:
-    """The default in TOML notation."""
+    """Return the default in TOML notation."""
     if default is None:
         return "none"
     if isinstance(default, bool):
@@ -131,7 +131,7 @@ def _value(default: Any) -> str:
 
 
 def kind(annotation: Any) -> str:
-    """The type of a key in words: `list of text`, `table of Preset`."""
+    """Return the type of a key in words, such as `list of text` or `table of Preset`."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return kind(inner[0])
@@ -151,14 +151,14 @@ def kind(annotation: Any) -> str:
 
 @cache
 def meanings(model: type[BaseModel]) -> Mapping[str, str]:
-    """The meaning of each key of a model: its description, or its entry below `Attributes` of the docstring."""
+    """Return the meaning of each key of a model: its description, or its entry below `Attributes` in the docstring."""
     classes = [cls for cls in reversed(model.__mro__) if issubclass(cls, BaseModel) and cls is not BaseModel]
     texts = {key: text for cls in classes for key, text in _attributes(inspect.cleandoc(cls.__doc__ or ""))}
     return texts | {key: field.description for key, field in model.model_fields.items() if field.description}
 
 
 def _attributes(docstring: str) -> Iterator[tuple[str, str]]:
-    """Names and texts below `Attributes:`."""
+    """Yield the names and the texts below `Attributes:`."""
     for entry in re.split(r"\n    (?=\S)", docstring.partition("\nAttributes:")[2]):
         name, colon, text = entry.strip().partition(": ")
         if colon and name.isidentifier():
@@ -166,7 +166,7 @@ def _attributes(docstring: str) -> Iterator[tuple[str, str]]:
 
 
 def tables() -> str:
-    """All columns of all tables."""
+    """Return the page of all columns of tables."""
     parts = [
         "# Tables",
         "Results are tidy parquet files; `iclbench.tables` reads and writes them. Every file records its schema; "
@@ -181,7 +181,7 @@ def tables() -> str:
 
 
 def backbones() -> str:
-    """All architectures: idea, papers and equations, settings, parameters, variants."""
+    """Return the page of all architectures: summaries, settings, numbers of parameters, and variants."""
     parts = [
         "# Backbones",
         "The idea, papers and equations of an architecture are at the top of its file. Counts of parameters are "
@@ -214,7 +214,7 @@ def backbones() -> str:
 
 
 def parameters(name: str, layers: int, width: int, dim: int) -> int:
-    """The number of trainable parameters for regression with `dim` inputs, or for events with `dim` marks."""
+    """Return the number of trainable parameters for regression with `dim` inputs, or for events with `dim` marks."""
     cls = BACKBONES.get(name)
     settings: dict[str, Any] = dict(BACKBONES.variant(name).frozen)
     fields = cls.Settings.model_fields
@@ -233,9 +233,10 @@ _WIDTHS, _DIMS = (32, 64, 128), (2, 5)
 
 
 def formula(name: str) -> str:
-    """The number of parameters as a polynomial in layers, width and inputs or marks.
+    """Return the number of parameters as a polynomial in layers, width, and inputs or marks.
 
-    It is fitted to some sizes and checked on others. If the check fails, the text gives the number at one size.
+    The polynomial is fitted to some sizes and checked on others. If the check fails, the text gives the number for one
+    size.
     """
     letters = "LDK" if BACKBONES.get(name).reads_only_events() else "LDd"
     sizes = [(n, w, d) for d in _DIMS for n in (2, 4) for w in _WIDTHS]
@@ -263,7 +264,7 @@ def _term(powers: tuple[int, int, int], c: Fraction, letters: str) -> str:
 
 
 def _solved(matrix: list[list[Fraction]], right: list[Fraction]) -> list[Fraction]:
-    """The solution of a linear system, by Gauss-Jordan elimination with exact fractions."""
+    """Solve a linear system by Gauss-Jordan elimination with exact fractions."""
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
     for column in range(len(rows)):
         pivot = next(n for n in range(column, len(rows)) if rows[n][column])
@@ -276,12 +277,12 @@ def _solved(matrix: list[list[Fraction]], right: list[Fraction]) -> list[Fractio
 
 
 def api() -> str:
-    """The public names, from their docstrings."""
+    """Return the page of the public names, which Sphinx fills from their docstrings."""
     parts = [
         "# Python",
         "The names of `icl` (`import iclbench as icl`), which are imported on first use.",
     ]
-    # The many architectures are last.
+    # The architectures are last, because there are many.
     for name in sorted(iclbench.__all__, key=lambda name: name in vars(architectures)):
         value = getattr(iclbench, name)
         if inspect.ismodule(value):
@@ -311,7 +312,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """The text for one cell of a Markdown table, with HTML and emphasis escaped."""
+    """Return the text for a cell of a Markdown table, with HTML and emphasis escaped."""
     parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
     escaped = (p if p.startswith("`") else re.sub(r"([*_<>\[\]])", r"\\\1", p) for p in parts)
     return "".join(escaped).replace("|", "\\|")

@@ -1,7 +1,7 @@
-"""The numbers of the documentation, computed from packed results: scores, paired differences, costs, cells, cards.
+"""The numbers in the documentation, computed from packed results and cards: scores, paired differences, costs, cells.
 
 Templates call these functions (`docs/render.py`). Scores, differences and ranks are those of the report. Tasks have the
-names of the heat map (`linear`, `bursty · ICL`). A number without rows is an error.
+names in the heat map (`linear`, `bursty · ICL`). A number for which the results have no rows raises an error.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NUMBER = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?")
 
 @contextmanager
 def nothing_but(packed: Path, tasks: Sequence[str] = ()) -> Iterator[Path]:
-    """A results folder with packed results only, of all tasks or of the named ones."""
+    """Yield a temporary results folder with only the packed results of these tasks (default: all)."""
     with tempfile.TemporaryDirectory() as folder:
         alone = Path(folder) / packed.name
         alone.mkdir()
@@ -57,7 +57,7 @@ class Reference:
     """The packed results of a folder.
 
     Args:
-        packed: the folder, `results/reference`; other results of a user are not read.
+        packed: the folder with the packed results. Other results of the user are not read.
         tasks: the tasks to read (default: all).
     """
 
@@ -74,7 +74,7 @@ class Reference:
 
     @cached_property
     def quantities(self) -> dict[str, Any]:
-        """The names that templates can use: public methods, functions of this module, and lists of models and tasks."""
+        """The names that templates may use: public methods, functions of this module, and lists of models and tasks."""
         methods = {name: getattr(self, name) for name, member in vars(type(self)).items() if _is_public(name, member)}
         others = [trained, card, published, verdict, is_equal, grid, benchmark, package]
         others += [exit_codes, default_bytes, window_rule, mean, lowest_after_peak]
@@ -104,26 +104,30 @@ class Reference:
         )
 
     def _functions(self) -> list[str]:
-        """The classes of functions with all backbones of the core; not `tabular`, whose episodes share real rows."""
+        """The classes of functions on which all core backbones were trained, except `tabular`, whose episodes share
+        real rows.
+        """
         core = load_grid("reference")[1].parts[0]
         contestants = {each.title: set(each.rows["contestant"]) for each in self._contests("grid")}
         known = {task for task, names in contestants.items() if set(core.backbones) <= names}
         return [task for task in core.tasks if task in known and task != "tabular"]
 
     def _sequence_models(self) -> list[str]:
-        """The backbones of docs/sequence-mixers.md, by the mean of their first two seeds on `linear`, highest first."""
+        """The backbones of docs/sequence-mixers.md, by the mean score of their first two seeds on `linear`, highest
+        first.
+        """
         names = {*_further_recurrences().backbones, "mamba", "mamba2", "gated-deltanet", "mambaformer", "gpt2-learned"}
         evaluated = names & set(self._contest("linear", "grid").rows["contestant"])
         return sorted(evaluated, key=lambda model: -sum(self.scores(model, "linear")[:2]))
 
     def contestants(self, preset: str = "grid") -> list[str]:
-        """Backbones with training cells at a preset, of any status."""
+        """The backbones that have training cells of any status at a preset."""
         cells = self.results.cells
         trained = cells[cells["kind"].eq("train") & cells["preset"].eq(preset)]
         return sorted(trained["contestant"].unique())
 
     def backbones_on(self, task: str, preset: str = "grid") -> list[str]:
-        """Backbones with a finished training on a task."""
+        """The backbones with a finished training run on a task."""
         return sorted(self.cells("done", kind="train", preset=preset, task=task)["contestant"].unique())
 
     def _contests(self, preset: str) -> list[Contest]:
@@ -140,7 +144,7 @@ class Reference:
         return float(np.mean(self.scores(model, task, preset)))
 
     def scores(self, model: str, task: str, preset: str = "grid") -> list[float]:
-        """The score of every seed."""
+        """The scores of all seeds."""
         if (task, preset) not in self._scores:
             rows = self._contest(task, preset).rows.sort_values("seed")
             self._scores[task, preset] = rows.groupby("contestant")["value"].agg(list).to_dict()
@@ -149,11 +153,11 @@ class Reference:
         return list(map(float, self._scores[task, preset][model]))
 
     def every_score(self, models: Iterable[str], task: str, preset: str = "grid") -> list[float]:
-        """The scores of all trainings of several models."""
+        """The scores of all training runs of several models."""
         return [score for model in models for score in self.scores(model, task, preset)]
 
     def ranked_on(self, task: str, models: Sequence[str], preset: str = "grid") -> list[str]:
-        """Models by their mean score, the best first."""
+        """The models by their mean score, highest first."""
         return sorted(models, key=lambda model: -self.score(model, task, preset))
 
     def rises(self, preset: str = "grid") -> list[float]:
@@ -170,16 +174,16 @@ class Reference:
         return self.value(model, task, preset, "score", shift)
 
     def one(self, task: str, preset: str = "grid") -> str:
-        """The contestant that scores 1."""
+        """The contestant that defines the score 1."""
         return self._contest(task, preset).reference
 
     def seed_gap(self, model: str, task: str, preset: str = "grid") -> float:
-        """The range of the scores over seeds."""
+        """The difference between the highest and the lowest score over seeds."""
         scores = self.scores(model, task, preset)
         return max(scores) - min(scores)
 
     def lead(self, a: str, b: str, task: str, preset: str = "grid") -> Difference:
-        """Score of a minus score of b, paired by episode, with its 95 % interval."""
+        """The score of a minus the score of b, paired by episode, with its 95 % interval."""
         difference = self._contest(task, preset).difference(a, b)
         if difference is None:
             raise LookupError(f"{a} and {b} have no single episodes on {task} at {preset}")
@@ -197,18 +201,20 @@ class Reference:
         return difference
 
     def ahead(self, a: str, b: str, tasks: Sequence[str] = (), preset: str = "grid") -> list[str]:
-        """The tasks (default: function classes) where every training run of a scores more than every one of b."""
+        """The tasks (default: function classes) on which every training run of a scores higher than every run of b."""
         tasks = tasks or self.quantities["FUNCTIONS"]
         return [task for task in tasks if min(self.scores(a, task, preset)) > max(self.scores(b, task, preset))]
 
     def undecided(self, a: str, b: str, tasks: Sequence[str] = (), preset: str = "grid") -> list[str]:
-        """The tasks (default: function classes) where some runs of a score more and some less than some of b."""
+        """The tasks (default: function classes) on which neither model is ahead of the other (`ahead`)."""
         tasks = tasks or self.quantities["FUNCTIONS"]
         decided = {*self.ahead(a, b, tasks, preset), *self.ahead(b, a, tasks, preset)}
         return [task for task in tasks if task not in decided]
 
     def best_baseline(self, task: str, preset: str = "grid") -> tuple[str, float]:
-        """The baseline with the highest score, and its score. Methods that are optimal on the task are oracles."""
+        """The baseline with the highest score, and its score. Oracles, which are optimal on the task, are not
+        baselines.
+        """
         rows = self._contest(task, preset).rows
         means = rows[rows["kind"].eq("baseline")].groupby("contestant")["value"].mean()
         return str(means.idxmax()), float(means.max())
@@ -218,15 +224,17 @@ class Reference:
         return sum(len(self.scores(model, task, preset)) for model in models for task in tasks)
 
     def stuck(self, models: Sequence[str], tasks: Sequence[str], preset: str = "grid") -> list[str]:
-        """The model and task of every training run that scores more than 0.15 below the best run of its model."""
+        """The model and task of every training run whose score is more than 0.15 below the best run of its model on
+        the task.
+        """
         runs = [(model, task, self.scores(model, task, preset)) for model in models for task in tasks]
         return [f"{model}, {task}" for model, task, scores in runs for score in scores if score < max(scores) - 0.15]
 
     def pair(self, a: str, b: str, task: str, preset: str = "grid") -> Difference:
-        """Mean score of a minus mean score of b, with Welch's 95 % interval over seeds.
+        """The mean score of a minus the mean score of b, with Welch's 95 % interval over seeds.
 
         Raises:
-            LookupError: no grid card names the pair, or seeds are missing.
+            LookupError: if no grid card names the pair, or seeds are missing.
         """
         contest = self._contest(task, preset)
         named = (pair for pair in shipped_pairs() if (pair.a, pair.b, pair.preset) == (a, b, preset))
@@ -239,20 +247,22 @@ class Reference:
         return difference_and_p[0]
 
     def open_pairs(self, a: str, b: str) -> int:
-        """The number of tasks of a named pair whose difference is not significant by Holm's method."""
+        """The number of tasks on which the difference of a prespecified pair is not significant after Holm's
+        correction.
+        """
         tasks = next(named.tasks for named in grid("reference").pairs if (named.a, named.b) == (a, b))
         significant = self.holding()
         return sum((a, b, task) not in significant for task in tasks)
 
     def loss_from_other_label(self, model: str) -> float:
-        """The loss of log-likelihood of a model that is given two images of another character."""
+        """The decrease of the log-likelihood of a model if it is given two images of another character."""
         without, given = (
             self.value(model, "image-completion", "grid", "log_likelihood", "other-label", n_related=n) for n in (0, 2)
         )
         return without - given
 
     def periodic_gap(self, model: str) -> float:
-        """The gap of a model to the optimum on periodic functions of `gp-mixture`."""
+        """The gap of a model to `oracle-bayes` on periodic functions of `gp-mixture`."""
         gaps = (
             self.value(name, "gp-mixture", "grid", "gap", axis="stratum:periodic", n_related=0)
             for name in (model, "oracle-bayes")
@@ -260,16 +270,18 @@ class Reference:
         return float(np.subtract(*gaps))
 
     def periodic_gaps(self) -> list[float]:
-        """The gaps of all models to the optimum on periodic functions."""
+        """The gaps of all models to `oracle-bayes` on periodic functions."""
         return [self.periodic_gap(model) for model in self.backbones_on("gp-mixture")]
 
     def noise_agreements(self) -> list[float]:
-        """Kendall's tau between the orders of the core without and with label noise, by class of functions."""
+        """Kendall's tau between the rankings of the core without and with label noise, by class of functions."""
         tasks = [task for task in self.quantities["FUNCTIONS"] if task != "noisy-linear"]
         return [self.shift_agreement(self.quantities["CORE"], task, "noisy-1") for task in tasks]
 
     def input_agreements(self) -> list[float]:
-        """Kendall's tau between the orders of the core on training inputs and on shifted inputs, by class and shift."""
+        """Kendall's tau between the rankings of the core on training inputs and on shifted inputs, by class and
+        shift.
+        """
         return [
             self.shift_agreement(self.quantities["CORE"], task, shift)
             for task in self.quantities["FUNCTIONS"]
@@ -277,7 +289,7 @@ class Reference:
         ]
 
     def inputs_beyond_seeds(self) -> list[tuple[str, str]]:
-        """The classes and shifts of the inputs that change the order of the core more than its other seed does."""
+        """The classes and shifts of inputs that change the ranking of the core more than the second seed does."""
         core, shifts = self.quantities["CORE"], ("skewed", "isotropic", "orthants", "input-scale-2")
         return [
             (task, shift)
@@ -288,20 +300,23 @@ class Reference:
         ]
 
     def seed_agreements(self) -> list[float]:
-        """Kendall's tau between the orders of the core by the first and by the second seed, by class of functions."""
+        """Kendall's tau between the rankings of the core by the first and by the second seed, by class of functions."""
         return [self.seed_agreement(self.quantities["CORE"], task) for task in self.quantities["FUNCTIONS"]]
 
     def early_agreements(self) -> list[float]:
-        """Kendall's tau between the orders after half and after all of the steps, by class of functions."""
+        """Kendall's tau between the rankings of the core after half of the steps and after all, by class of
+        functions.
+        """
         return [self.early_agreement(self.quantities["CORE"], task, 0.5) for task in self.quantities["FUNCTIONS"]]
 
     def compute_agreements(self) -> list[float]:
-        """Kendall's tau between the orders of the core at equal operations of training and at equal steps, by class of
-        functions."""
+        """Kendall's tau between the rankings of the core at equal training FLOPs and at equal steps, by class of
+        functions.
+        """
         return [self.compute_agreement(self.quantities["CORE"], task) for task in self.quantities["FUNCTIONS"]]
 
     def holding(self, preset: str = "grid") -> list[tuple[str, str, str]]:
-        """The named pairs whose differences hold after Holm's correction, with their tasks."""
+        """The prespecified pairs whose differences are significant after Holm's correction, with their tasks."""
         if preset not in self._holding:
             rows = named_pairs.compare_pairs(self._contests(preset), preset)
             held = rows[rows["among_all"].eq("holds").fillna(False)]
@@ -309,14 +324,14 @@ class Reference:
         return self._holding[preset]
 
     def agreement(self, order: Sequence[str], task: str, preset: str = "grid") -> float:
-        """Kendall's tau between a published order (best first) and the order by the mean of the first two seeds."""
+        """Kendall's tau between a published ranking (best first) and the ranking by the mean of the first two seeds."""
         return over_training.kendall(
             pd.Series(range(len(order), 0, -1), order, dtype=float),
             pd.Series({model: mean(self.scores(model, task, preset)[:2]) for model in order}),
         )
 
     def seed_agreement(self, names: Sequence[str], task: str, shift: str = "none", preset: str = "grid") -> float:
-        """Kendall's tau between the orders of the first two seeds."""
+        """Kendall's tau between the rankings by the first and by the second seed."""
         if shift == "none":
             return _agreement({model: self.scores(model, task, preset)[:2] for model in names})
         return _agreement(
@@ -324,15 +339,16 @@ class Reference:
         )
 
     def shift_agreement(self, names: Sequence[str], task: str, shift: str, preset: str = "grid") -> float:
-        """Kendall's tau between the orders under a shift and without it."""
-        # Areas are over all sizes; the score of one prompt set may be over fewer.
+        """Kendall's tau between the rankings with and without a shift."""
+        # Areas are compared, because they are over all context sizes, and the score on one prompt set may be over
+        # fewer.
         shifts = (shift, "none")
         return _agreement(
             {model: [-self.value(model, task, preset, "auc", each) for each in shifts] for model in names}
         )
 
     def after(self, model: str, task: str, share: float, preset: str = "grid") -> float:
-        """The score after a share of the steps, averaged over seeds."""
+        """The score after a fraction of the steps, averaged over seeds."""
         scores = self._trainings(task, preset)
         scores = scores[np.isclose(scores["share"], share) & scores["contestant"].eq(model)]
         if scores.empty:
@@ -340,36 +356,36 @@ class Reference:
         return float(scores["value"].iloc[0])
 
     def after_seeds(self, model: str, task: str, share: float, preset: str = "grid") -> list[float]:
-        """The score of every seed after a share of the steps, lowest first."""
+        """The scores of all seeds after a fraction of the steps, lowest first."""
         scores = over_training.by_run(self._contest(task, preset))
         is_selected = np.isclose(scores["share"], share) & scores["contestant"].eq(model)
         return sorted(scores.loc[is_selected, "score"].astype(float))
 
     def early_agreement(self, names: Sequence[str], task: str, share: float, preset: str = "grid") -> float:
-        """Kendall's tau between the orders after a share of the steps and after all steps."""
+        """Kendall's tau between the rankings after a fraction of the steps and after all steps."""
         return _agreement({model: [self.after(model, task, each, preset) for each in (share, 1.0)] for model in names})
 
     def compute_agreement(self, names: Sequence[str], task: str, preset: str = "grid") -> float:
-        """Kendall's tau between the orders at equal operations of training and at equal steps. Models whose shortest
-        training needs more operations are left out."""
+        """Kendall's tau between the rankings at equal training FLOPs and at equal steps. Models whose shortest training
+        needs more FLOPs are omitted."""
         at_compute = self.at_compute(names, task, preset)
         return _agreement({model: [score, self.score(model, task, preset)] for model, score in at_compute.items()})
 
     def at_compute(self, names: Sequence[str], task: str, preset: str = "grid") -> dict[str, float]:
-        """Scores at the number of operations that all models reach, best first."""
+        """The scores at the number of training FLOPs that all models reach, best first."""
         scores = self._trainings(task, preset)
         scores = scores[scores["contestant"].isin(list(names))]
         compute = over_training.shared_flops(scores)
         return over_training.scores_at_flops(scores, compute).sort_values(ascending=False).to_dict()
 
     def _trainings(self, task: str, preset: str) -> pd.DataFrame:
-        """Scores of complete and shorter trainings with their operations."""
+        """The scores of complete and shorter training runs, with their FLOPs."""
         if (task, preset) not in self._over_training:
             self._over_training[task, preset] = scores_by_steps(self._contest(task, preset))
         return self._over_training[task, preset]
 
     def rates(self, task: str, preset: str = "grid") -> RateCurves:
-        """Scores over learning rates, from the trials that chose the rates."""
+        """The scores by learning rate, from the trials by which the rates were selected."""
         curves = self._rates.get((task, preset))
         if curves is None:
             raise LookupError(f"{task} has no trials of several rates at {preset}")
@@ -381,7 +397,7 @@ class Reference:
         return {(str(task), str(preset)): rate_curves(rows) for (task, preset), rows in grouped}
 
     def above_one(self, task: str) -> list[str]:
-        """The mixers of docs/sequence-mixers.md with scores above 1 from both of the first two seeds."""
+        """The mixers of docs/sequence-mixers.md whose first two seeds both score above 1."""
         return [mixer for mixer in self._sequence_models() if min(self.scores(mixer, task)[:2]) > 1]
 
     def first_two_on_linear_functions(self) -> list[str] | None:
@@ -397,31 +413,33 @@ class Reference:
         return min(self._sequence_models(), key=lambda mixer: self.shifted(mixer, "linear", "noisy-1"))
 
     def mad_agreements(self) -> list[float]:
-        """Kendall's tau between the order of mixers on MAD and the order here, by task."""
+        """Kendall's tau between the ranking of mixers on MAD and their ranking on each of our tasks."""
         order = ["gpt2-learned", "mlstm", "rwkv7", "mamba", "gated-deltanet", "deltanet", "gla"]
         return [self.agreement(order, task) for task in self.quantities["MIXER_TASKS"]]
 
     def by_rate(self) -> list[str]:
-        """The mixers by their best area on validation episodes."""
+        """The mixers by their area at the best learning rate on validation episodes."""
         return sorted(self._sequence_models(), key=lambda mixer: self.rates("linear").expected_score(mixer, 3))
 
     def rate_loss(self, mixer: str) -> float:
-        """The increase of a mixer's area at a random rate over its best rate."""
+        """The difference between a mixer's area at a random learning rate and at its best one."""
         return float(self.rates("linear").expected_score(mixer, 1) - self.rates("linear").expected_score(mixer, 3))
 
     def rate_agreements(self) -> list[float]:
-        """Kendall's tau between the order of mixers at one rate for all and at their best rates, by rate."""
+        """Kendall's tau between the rankings of mixers at one common learning rate and at their best rates, by
+        common rate.
+        """
         rates = self.rates("linear").of_contestants(self._sequence_models())
         return [rates.rank_agreement(rate) for rate in rates.common_rates]
 
     def delta_rules_are_first_at_every_rate(self) -> bool:
-        """Whether DeltaNet and KDA are the first two at every rate."""
+        """Whether DeltaNet and KDA are the best two mixers at every learning rate."""
         rates = self.rates("linear")
         firsts = [{name for name, place in rates.ranks(rate).items() if place in (1, 2)} for rate in rates.common_rates]
         return all(first == {"deltanet", "kda"} for first in firsts)
 
     def hours(self, preset: str = "grid", kind: str = "train") -> float:
-        """The time of the cells of a kind, in hours of one worker."""
+        """The total time of the cells of a kind, in hours of one worker."""
         return float(self.cells("done", kind=kind, preset=preset)["seconds"].sum() / 3600)
 
     def value(self, model: str, task: str, preset: str, metric: str, shift: str = "none", **where: Any) -> float:
@@ -445,7 +463,7 @@ class Reference:
         return float(rows["value"].mean())
 
     def every_accuracy(self, models: Iterable[str], test: str, preset: str = "grid") -> list[float]:
-        """The accuracies of all trainings of several models on a test of `bursty`."""
+        """The accuracies of all training runs of several models on a test of `bursty`."""
         rows = [self._accuracies(model, test, preset) for model in models]
         return [float(value) for each in rows for value in each.loc[each["axis"].isna(), "value"]]
 
@@ -462,24 +480,24 @@ class Reference:
         return rows[rows["evaluator"].eq(test) & rows["status"].eq("ok")]
 
     def _rows(self, *key: str) -> pd.DataFrame:
-        """Values of a task, preset, contestant and metric."""
+        """The values of a task, preset, contestant and metric."""
         return self.results.rows.take(self._positions[4].get(key, []))
 
     @cached_property
     def _arrays(self) -> dict[str, np.ndarray]:
-        """Columns of the values; a missing entry is None."""
+        """The columns of the values, in which missing entries are None."""
         names = ["run", "evaluator", "status", "seed", "n_context", "n_related", "axis", "value"]
         return {name: self.results.rows[name].to_numpy(object, na_value=None) for name in names}
 
     @cached_property
     def _positions(self) -> dict[int, dict[tuple[str, ...], np.ndarray]]:
-        """The positions of rows by task, preset, contestant and metric, and by these and the shift."""
+        """The positions of rows, by task, preset, contestant and metric, and by these and the shift."""
         keys = ["task", "preset", "contestant", "metric", "shift"]
         return {n: self.results.rows.groupby(keys[:n]).indices for n in (4, 5)}
 
     def beyond(self, model: str, times: int = 4, tasks: Sequence[str] = (), preset: str = "grid") -> float:
-        """The error at `times` the training length divided by the error at the training length, on the same prompts:
-        geometric mean over tasks (default: function classes)."""
+        """The ratio of the error at `times` the training length to the error at the training length on the same
+        prompts, as a geometric mean over tasks (default: function classes)."""
         ratios = []
         for task in tasks or self.quantities["CLASSES"]:
             n = card(task).presets[preset].points
@@ -489,22 +507,22 @@ class Reference:
         return float(np.exp(np.mean(np.log(ratios))))
 
     def compared(self, task: str) -> pd.DataFrame:
-        """The published numbers of a task that were measured, a row per number, with ours at each preset."""
+        """The published numbers of a task that were also measured, one per row, with our numbers at each preset."""
         tasks = [each for each in self.results.slices if each.task == task]
         rows = pd.concat([frame for task in tasks if (frame := published_results.comparison(task)) is not None])
         keys = ["contestant", "shift", "n_context", "n_related", "metric", "published", "published_preset"]
-        # Log-likelihoods of a task with a ceiling are compared by the adjusted ones, as in the report.
+        # For a task with a ceiling, adjusted log-likelihoods are compared, as in the report.
         ours = rows["adjusted"].fillna(rows["ours"]).astype(float)
         wide = rows.assign(ours=ours).dropna(subset="ours").pivot_table("ours", keys, "our_preset", dropna=False)
         return wide.dropna(how="all").reset_index()
 
     def expense(self, models: Sequence[str], task: str, preset: str = "grid") -> Expense:
-        """What all trainings of several models on a task took; models as they are named in the tables."""
+        """The cost of all training runs of several models on a task. Models have their names in the tables."""
         cells = self.cells("done", kind="train", preset=preset, task=task)
         cells = cells[cells["contestant"].isin(list(models))]
         if set(models) != set(cells["contestant"]):
             raise LookupError(f"{set(models) - set(cells['contestant'])} have no trainings on {task} at {preset}")
-        # Operations are measured for the first seeds; further seeds take the same.
+        # FLOPs are measured for the first seeds, and are the same for the others.
         each = self._costs(task, preset, "train", "flops", None)
         flops = float(each.astype(float).reindex(cells["contestant"]).sum(skipna=False))
         names = cells["hardware"].str.replace("(R)", "", regex=False).str.split(r"[(,]| Processor", regex=True)
@@ -512,7 +530,7 @@ class Reference:
         return Expense(len(cells), float(cells["seconds"].sum() / 3600), flops, devices)
 
     def probed(self, model: str, task: str, metric: str, preset: str = "grid") -> list[float]:
-        """What linear probes measure, from the first layer to the last, averaged over seeds."""
+        """The results of linear probes from the first layer to the last, averaged over seeds."""
         rows = self._rows(task, preset, model, metric)
         rows = rows[rows["evaluator"].eq("probe") & rows["axis"].eq("layer") & rows["status"].eq("ok")]
         if rows.empty:
@@ -520,7 +538,7 @@ class Reference:
         return rows.groupby("axis_value")["value"].mean().astype(float).tolist()
 
     def _costs(self, task: str, preset: str, phase: str, metric: str, n: int | None) -> pd.Series:
-        """The costs of every backbone, averaged over seeds."""
+        """The cost of every backbone, averaged over seeds."""
         rows = self._phases.get((task, preset, phase, metric), self.results.costs.iloc[:0])
         rows = rows[rows["contestant"].isin(self.contestants(preset))]
         rows = rows[rows["n_points"].notna()] if phase == "train_step" else rows
@@ -528,12 +546,12 @@ class Reference:
 
     @cached_property
     def _phases(self) -> dict[tuple[Any, ...], pd.DataFrame]:
-        """Costs by task, preset, phase and metric."""
+        """The costs, by task, preset, phase and metric."""
         return dict(iter(self.results.costs.groupby(["task", "preset", "phase", "metric"])))
 
     def cost(self, model: str, task: str, phase: str, metric: str, n: int | None = None, preset: str = "grid") -> float:
-        """FLOPs, bytes or seconds of a phase at n points (of a training step: at the number of the preset), or
-        parameters."""
+        """The FLOPs, bytes or seconds of a phase for n points (of a training step: for the number of points of the
+        preset), or the number of parameters."""
         costs = self._costs(task, preset, phase, metric, n)
         if model not in costs:
             raise LookupError(f"{model} has no {metric} of {phase} on {task} at {preset}")
@@ -545,7 +563,7 @@ class Reference:
         return round(self.cost(model, task, "condition", "state_bytes", points, preset) / 4)
 
     def cells(self, *statuses: str, **where: str) -> pd.DataFrame:
-        """Cells with one of these statuses (default: all), and of a `kind`, `preset`, `task`, `kernels`."""
+        """The cells with one of these statuses (default: all). `kind`, `preset`, `task` and `kernels` select cells."""
         cells = self.results.cells
         cells = cells[cells["status"].isin(statuses)] if statuses else cells
         for column, wanted in where.items():
@@ -565,18 +583,18 @@ def _is_public(name: str, member: object) -> bool:
 
 
 def _further_recurrences() -> GridPart:
-    """The part of the reference grid with further recurrences, on some classes of functions."""
+    """The part of the reference grid with additional recurrences, on some classes of functions."""
     return next(part for part in load_grid("reference")[1].parts if "deltanet" in part.backbones)
 
 
 def _agreement(pairs: dict[str, list[float]]) -> float:
-    """Kendall's tau between the orders by the first and by the second score of each model."""
+    """Kendall's tau between the rankings by the first and by the second score of each model."""
     scores = pd.DataFrame(pairs)
     return over_training.kendall(scores.iloc[0], scores.iloc[1])
 
 
 def lowest_after_peak(values: Sequence[float]) -> float:
-    """The lowest of the values from the highest one on."""
+    """The lowest value after the highest one."""
     return min(values[list(values).index(max(values)) :])
 
 
@@ -596,12 +614,12 @@ def card(task: str) -> TaskCard:
 
 
 def published(task: str, contestant: str, **where: Any) -> float:
-    """A number of a paper, as the card of the task, language task or suite has it.
+    """A published number from the card of a task, language task or suite.
 
     Args:
         task: the name of the card.
         contestant: the name of the model or method in the card.
-        where: further fields of the number, such as `evaluator`, `shift`, `n_related` or `source`.
+        where: other fields of the number, such as `evaluator`, `shift`, `n_related` or `source`.
     """
     rows = [
         each
@@ -627,12 +645,12 @@ def published_card(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Expense:
-    """What trainings took.
+    """The cost of training runs.
 
     Attributes:
-        runs: number of trainings.
-        hours: of one worker.
-        flops: operations; NaN if they were not measured.
+        runs: the number of training runs.
+        hours: their total time in hours of one worker.
+        flops: their total FLOPs, or NaN if these were not measured.
         devices: the processors.
     """
 
@@ -650,7 +668,7 @@ def verdict(is_replicated: bool, preset: str = "grid") -> str:
         preset: the preset of these results.
 
     Raises:
-        TypeError: the condition is neither true nor false.
+        TypeError: if the condition is neither true nor false.
     """
     if not isinstance(is_replicated, bool | np.bool_):
         raise TypeError(f"not true or false, but {is_replicated!r}")
@@ -658,7 +676,7 @@ def verdict(is_replicated: bool, preset: str = "grid") -> str:
 
 
 def is_equal(difference: Difference, margin: float) -> bool:
-    """Whether the interval of a difference lies within plus or minus a margin."""
+    """Whether the interval of a difference lies within ± `margin`."""
     return -margin < difference.low and difference.high < margin
 
 
@@ -682,14 +700,15 @@ def default_bytes() -> int:
 
 
 def window_rule() -> list[int]:
-    """Steps between recomputations of a sliding window, and the number of points up to which every step recomputes."""
+    """The maximum number of steps between recomputations of a sliding window, and the window size up to which every
+    step recomputes."""
     window = import_module("iclbench.streaming.window")  # imports torch
     return [window.MAX_STEPS, window.CHEAP_SIZE]
 
 
 def benchmark(file: str, row: str | Sequence[str], column: str, folder: Path = ROOT / "benchmarks") -> float:
-    """The first number of a cell in a table of `benchmarks/FILE`, by the first cells of its row and the head of its
-    column. An empty cell at the beginning of a row has the value of the row above."""
+    """The first number of a cell in a table of `benchmarks/FILE`, given the first cells of its row and the heading of
+    its column. An empty cell at the beginning of a row has the value of the row above."""
     keys = [row] if isinstance(row, str) else list(row)
     for head, cells in _tables(folder / file):
         if cells[: len(keys)] == keys and column in head and (match := _NUMBER.search(cells[head.index(column)])):
@@ -698,7 +717,7 @@ def benchmark(file: str, row: str | Sequence[str], column: str, folder: Path = R
 
 
 def _tables(path: Path) -> Iterator[tuple[list[str], list[str]]]:
-    """The rows of the tables in a text, each with the heads of its columns."""
+    """Yield the rows of the tables in a text, each with the headings of its columns."""
     head: list[str] = []
     above: list[str] = []
     for line in path.read_text().splitlines():

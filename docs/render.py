@@ -26,7 +26,7 @@ TEMPLATES = ROOT / "docs" / "templates"
 PLACES = {"README.md": "README.md", "reference-results.md": "results/reference/README.md"}
 
 _FENCED = re.compile(r"^( *)(```+)[^\n]*\n.*?^\1\2 *$", re.MULTILINE | re.DOTALL)
-# Either text in which digits need no mark, or a digit.
+# Matches either text in which digits need no mark, or a digit.
 _DIGIT = re.compile(
     r"""(?P<exempt>^\ *(?P<fence>```+).*?^\ *(?P=fence)\ *$|^\ {4}[^\n]*$
     |\{\{(?P<expression>.*?)\}\}|\{%.*?%\}|\{\#.*?\#\}|`[^`]*`|\$\$.*?\$\$|\$[^$\s](?:[^$]*[^$\s])?\$(?!\d)
@@ -45,32 +45,34 @@ _WORDS = [
 
 
 class StatementError(Exception):
-    """A statement no longer holds, or a digit is neither computed nor marked as given."""
+    """Raised if a statement no longer holds, or a digit is neither computed nor marked as given."""
 
 
 def unmarked(template: str) -> Iterator[tuple[int, str]]:
-    """The line and the text of every digit that is neither computed nor marked as given."""
+    """Yield the line and the text of every digit that is neither computed nor marked as given."""
     for match in _DIGIT.finditer(template):
         if digit := match["digit"] or _typed(match["expression"] or ""):
             yield template.count("\n", 0, match.start()) + 1, digit
 
 
 def _typed(expression: str) -> str:
-    """The number, if an expression only formats one; empty if it computes a value or marks a number as given."""
+    """Return the number if an expression only formats a literal, or "" if it computes a value or marks a number as
+    given.
+    """
     names = set(re.findall(r"[A-Za-z_]\w*", expression)) - (FORMATS.keys() - {"given"})
     return expression.strip() if not names and re.search(r"\d", expression) else ""
 
 
 def render(template: str, functions: Mapping[str, Any], name: str = "template") -> str:
-    """The Markdown of a template.
+    """Return the Markdown of a template.
 
     Args:
-        template: its text.
+        template: the text of the template.
         functions: the names that expressions may use.
-        name: the name of the file, for errors.
+        name: the name of the file in errors.
 
     Raises:
-        StatementError: a statement no longer holds, a value cannot be computed, or a digit has no mark.
+        StatementError: if a statement no longer holds, a value cannot be computed, or a digit has no mark.
     """
     problems = [f"{name}:{line}: {digit} is neither computed nor given" for line, digit in unmarked(template)]
     if problems:
@@ -85,7 +87,7 @@ def render(template: str, functions: Mapping[str, Any], name: str = "template") 
 
 
 def _line(error: BaseException) -> int:
-    """The line of the template at which an error was raised."""
+    """Return the line of the template at which an error was raised."""
     lines = []
     trace = error.__traceback__
     while trace is not None:
@@ -96,7 +98,7 @@ def _line(error: BaseException) -> int:
 
 
 def number(value: float, decimals: int = 0) -> str:
-    """A number with commas between thousands and a true minus sign.
+    """Format a number with commas between thousands and a true minus sign.
 
     >>> number(-1234.567, 1)
     '−1,234.6'
@@ -105,19 +107,19 @@ def number(value: float, decimals: int = 0) -> str:
 
 
 def interval(difference: Any, decimals: int = 3) -> str:
-    """A value with its interval: `0.064 [0.029, 0.099]`."""
+    """Format a value with its interval: `0.064 [0.029, 0.099]`."""
     value, low, high = (number(part, decimals) for part in (difference.value, difference.low, difference.high))
     return f"{value} [{low}, {high}]"
 
 
 def between(values: Any, decimals: int = 2) -> str:
-    """The lowest and the highest of several numbers: `0.71 to 0.81`; one number if both are the same."""
+    """Format the lowest and the highest of several numbers, as `0.71 to 0.81`, or as one number if both are equal."""
     low, high = number(min(values), decimals), number(max(values), decimals)
     return low if low == high else f"{low} to {high}"
 
 
 def both(values: Any, decimals: int = 2) -> str:
-    """The first two of several numbers, which a table does not break into two lines.
+    """Format the first two of several numbers, with a space at which tables do not break lines.
 
     >>> both([0.9712, 0.9633, 0.95]).split()
     ['0.97,', '0.96']
@@ -126,7 +128,7 @@ def both(values: Any, decimals: int = 2) -> str:
 
 
 def word(count: int) -> str:
-    """A count in words up to twenty, in digits beyond.
+    """Format a count in words up to twenty, and in digits above.
 
     >>> word(9), word(21)
     ('nine', '21')
@@ -135,20 +137,21 @@ def word(count: int) -> str:
 
 
 def power(value: float, decimals: int = 0) -> str:
-    """A number as `1e-2`."""
+    """Format a number as `1e-2`."""
     return re.sub(r"e([+-])0*(\d)", lambda match: f"e{match[1].strip('+')}{match[2]}", f"{float(value):.{decimals}e}")
 
 
 def given(value: float | str) -> str:
-    """A number that is not computed: a definition, a setting in the text, or a number from a paper."""
+    """Mark a number that is not computed: a definition, a setting in the text, or a number from a paper."""
     return value if isinstance(value, str) else f"{value:,}".replace("-", "−")
 
 
 def when(condition: object, caller: Callable[[], str]) -> str:
-    """The text of a block if its condition holds.
+    """Return the text of a block if its condition holds.
 
     Raises:
-        StatementError: the condition is false, or neither true nor false (a list, NaN, a function that is not called).
+        StatementError: if the condition is false, or neither true nor false (a list, NaN, a function that is not
+        called).
     """
     text = caller()
     if not isinstance(condition, bool | np.bool_):
@@ -159,7 +162,7 @@ def when(condition: object, caller: Callable[[], str]) -> str:
 
 
 def code(names: Any) -> str:
-    """Names as code, separated by commas."""
+    """Format names as code, separated by commas."""
     return ", ".join(f"`{name}`" for name in names)
 
 
@@ -169,19 +172,19 @@ FORMATS: dict[str, Callable[..., Any]] = {
 
 
 def page(template: Path) -> Path:
-    """The file that a template is rendered to."""
+    """Return the page to which a template is rendered."""
     return ROOT / PLACES.get(template.name, f"docs/{template.name}")
 
 
 def template(path: Path) -> Path:
-    """The template that a page is rendered from."""
+    """Return the template from which a page is rendered."""
     relative = path.resolve().relative_to(ROOT).as_posix()
     names = {place: name for name, place in PLACES.items()}
     return TEMPLATES / names.get(relative, path.name)
 
 
 def main(*arguments: str) -> int:
-    """Render the pages, or with `--check` print the names of pages that differ from their template."""
+    """Render the pages or, with `--check`, print the names of pages that differ from their templates."""
     from docs.quantities import Reference
 
     templates = sorted(TEMPLATES.glob("*.md"))
