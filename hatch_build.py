@@ -1,4 +1,4 @@
-"""Writes the commit that a package is built from into it, as `iclbench/_commit.txt`."""
+"""Build hook that writes the commit of the sources into a package, as `iclbench/_commit.txt`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class CommitHook(BuildHookInterface):
-    """Wheels and source distributions; an editable install asks git at run time."""
+    """Adds the commit to wheels and source distributions. An editable install calls git at run time."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         spec = spec_from_file_location("iclbench_version", Path(self.root, "iclbench", "core", "version.py"))

@@ -11,13 +11,13 @@ from iclbench.estimators.base import Estimator
 
 
 class GaussianKernelSettings(BaseSettings):
-    """`bandwidth`: standard deviation of the Gaussian."""
+    """The settings of `GaussianKernel`: `bandwidth` is the standard deviation of the Gaussian."""
 
     bandwidth: PositiveFloat = 0.5
 
 
 class GaussianKernel(Estimator):
-    """Kernel regression on all prefixes at once: points after a prefix have no weight."""
+    """Kernel regression on all prefixes at once. Points after a prefix have weight 0."""
 
     Settings = GaussianKernelSettings
 
@@ -31,6 +31,6 @@ class GaussianKernel(Estimator):
         distance = torch.cdist(queries.flatten(1, 2), x).unflatten(1, queries.shape[1:3])
         later = torch.arange(x.shape[1], device=x.device) >= lengths.unsqueeze(-1)
         logits = -0.5 * (distance / self.settings.bandwidth).square()
-        # The lowest finite number, not -inf, avoids NaN for an empty prefix, whose answer is not used.
+        # With -inf, the weights of an empty prefix, whose answer is not used, would be NaN.
         weights = logits.masked_fill(later.unsqueeze(2), torch.finfo(logits.dtype).min).softmax(-1)
         return (weights @ y[:, None, :, None]).squeeze(-1)

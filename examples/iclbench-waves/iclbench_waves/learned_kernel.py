@@ -1,5 +1,5 @@
-"""Kernel regression with a learned kernel: a target attends to the context by features of the inputs and averages the
-outputs. It is a set model: the order of the context does not matter."""
+"""Kernel regression with a learned kernel: a target attends to the context by features of the inputs, and averages the
+outputs. The order of the context does not matter (a set model)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class LearnedKernelSettings(BackboneSettings):
 class LearnedKernel(Backbone):
     """Kernel regression with several learned kernels.
 
-    It defines `predict_targets`; the base class derives the other question, `condition`, `query` and `update`.
+    The class defines `predict_targets`. The base class derives the other question, `condition`, `query` and `update`
+    from it.
     """
 
     Settings = LearnedKernelSettings
@@ -37,7 +38,7 @@ class LearnedKernel(Backbone):
         self.outputs: nn.Module = (
             perceptron(shape.y_dim, width, width) if shape.classes is None else nn.Embedding(shape.classes, width)
         )
-        # The value of an additional point in every context, which a target reads if no other point is near.
+        # The value of an additional point in every context, to which a target attends if no other point is near.
         self.nothing = nn.Parameter(torch.zeros(width))
         self.read_out = perceptron(self.kernels * width + shape.x_dim, width, width, shape.raw_dim)
 

@@ -1,5 +1,5 @@
-"""Waves in a random direction: f(x) = a sin(w u·x) + b cos(w u·x), the sinusoids of Finn et al. 2017 in any
-dimension."""
+"""Waves in a random direction: f(x) = a sin(w u·x) + b cos(w u·x), a generalisation of the sinusoids of Finn et al.
+2017 to any dimension."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from iclbench.families.sampling import normal
 
 
 class WavesParameters(FunctionParameters):
-    """`dim`, and the range of the angular frequency w, which is uniform."""
+    """The parameters of the family: `dim`, and the range of the angular frequency w, which is uniformly distributed."""
 
     slowest: PositiveFloat = 1.0
     fastest: PositiveFloat = 3.0
 
 
 class Waves(FunctionFamily):
-    """a, b ~ N(0, 1) and u uniform on the sphere, so that every value has variance 1.
+    """Waves with a, b ~ N(0, 1) and u uniform on the sphere, so that every value has variance 1.
 
     Raises:
-        UsageError: `slowest` is above `fastest`.
+        UsageError: if `slowest` is above `fastest`.
     """
 
     Parameters = WavesParameters
