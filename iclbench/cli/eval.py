@@ -98,7 +98,11 @@ def command(
     ] = None,
     header: Annotated[
         bool | None,
-        typer.Option("--header/--no-header", help="Whether the first line of --csv names the columns."),
+        typer.Option(
+            "--header/--no-header",
+            help="Read the first line of --csv as the names of the columns (--header) or as a row of values "
+            "(--no-header). Default: as names, unless it is a row of numbers.",
+        ),
     ] = None,
     points: Annotated[
         int | None,
@@ -132,14 +136,20 @@ def command(
     from iclbench.registry import is_target
     from iclbench.store.runs import CodeChangedError
 
+    if csv is not None and (task or shift or evaluator or extrapolate is not None):
+        options = {"--task": task, "--shift": shift, "--evaluator": evaluator, "--extrapolate": extrapolate}
+        names = " and ".join(name for name, value in options.items() if value)
+        hint = " (the run determines whether the target is a class or a number)" if task else ""
+        raise UsageError(
+            f"--csv cannot be used with {names}, because it evaluates on your table; remove {names}{hint}",
+            code="conflict",
+        )
     if (csv is None) != (target is None):
         raise UsageError("--csv FILE and --target COLUMN must be used together", code="missing-value")
     if header is not None and csv is None:
         raise UsageError("--header and --no-header need --csv FILE", code="missing-value")
     if points is not None and csv is None:
         raise UsageError("--points needs --csv FILE; for other tasks use --extrapolate", code="missing-value")
-    if csv is not None and (task or shift or evaluator or extrapolate is not None):
-        raise UsageError("--csv cannot be used with --task, --shift, --evaluator or --extrapolate", code="conflict")
     if task is not None:
         load_task(task)  # report a mistyped name before the evaluation
     overrides = parse_overrides(override or [], ("method", "task"))

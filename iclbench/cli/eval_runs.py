@@ -25,10 +25,9 @@ from iclbench.evaluation.evaluate import evaluators_of, shifts_of
 from iclbench.evaluation.full_table import remarks as remarks_on
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
-from iclbench.families.tabular.encoder import TargetKind
-from iclbench.families.tabular.frame import read_frame, stem
+from iclbench.families.tabular.encoder import MAX_LINES, TargetKind
+from iclbench.families.tabular.frame import read_labelled_frame, stem
 from iclbench.families.tabular.real_tables import MIN_TARGETS
-from iclbench.families.tabular.table_file import target_index
 from iclbench.families.tabular.table_set import LabelledTable
 from iclbench.families.tabular.user_table import MAX_TARGETS, UserTable, context_rows
 from iclbench.store.runs import Run, write_errors
@@ -53,9 +52,11 @@ class UserFile:
     def labelled(self, kind: TargetKind) -> LabelledTable:
         """Return the table with the target as numbers or as classes."""
         try:
-            return LabelledTable.of(stem(self.path), self.columns, self.target, kind, self.path)
+            table = LabelledTable.of(stem(self.path), self.columns, self.target, kind, self.path)
+            table.check_varies()
         except DataError as error:
             raise DataError(f"{self.path}: {error}", code=error.code) from None
+        return table
 
 
 def evaluate_run(
@@ -122,6 +123,8 @@ def evaluate_run(
                 encoding = context.results / "tables" / cell.prompts.id / "encoding.json"
                 with write_errors(context.results):
                     write_text(encoding, json.dumps(family.encoding(), indent=2, sort_keys=True) + "\n")
+                if remarks is not None and len(family.table.encoder.steps) > MAX_LINES:
+                    remarks[f"the encoding of all columns is in {encoding}"] = None
             if prompt_set_ids is not None and cell.prompts.id not in prompt_set_ids:
                 prompt_set_ids.append(cell.prompts.id)
             if cell.reason:
@@ -134,12 +137,7 @@ def evaluate_run(
 def read_user_table(csv: Path, target: str, header: bool | None) -> UserFile:
     """Read a user's table, and separate the target column from the other columns."""
     with memory_advice(REAL_TABLE_REMEDY):
-        frame = read_frame(csv, header)
-    names = list(frame.columns)
-    if len(names) < 2:
-        raise DataError(f"{csv}: expected a target and at least one other column, got one column")
-    name = names[target_index(csv, names, target)]
-    return UserFile(csv, frame.drop(columns=name), frame[name])
+        return UserFile(csv, *read_labelled_frame(csv, header, target))
 
 
 def replacement_task(

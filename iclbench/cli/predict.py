@@ -39,25 +39,38 @@ def command(
         str | None,
         typer.Option(
             "--task",
-            help="classification or regression (default: as RUN; without RUN: classification for text, Boolean values, "
-            "and integers with at most 10 distinct values in at least 3 rows each on average; else regression).",
+            metavar="KIND",
+            help="What to predict: classification (a label of --target) or regression (a number). Default: the kind of "
+            "RUN. Without RUN: classification for text, truth values and at most 10 different integers in at least 3 "
+            "times as many rows, and regression for other numbers.",
         ),
     ] = None,
     header: Annotated[
         bool | None,
-        typer.Option("--header/--no-header", help="Whether the first lines of the CSV files name the columns."),
+        typer.Option(
+            "--header/--no-header",
+            help="Read the first line of each CSV file as the names of the columns (--header) or as a row of values "
+            "(--no-header). Default: as names, unless it is a row of numbers.",
+        ),
     ] = None,
     permutations: Annotated[
         int | None,
         typer.Option(
             "--permutations",
             min=1,
-            help="Number of row orders to average predictions over (default: 4 for causal models, 1 for set models).",
+            help="Average the predictions over N random orders of the rows of --train (default: 4 for causal models, 1 "
+            "for set models, which do not depend on the order).",
         ),
     ] = None,
     seed: Annotated[
         int,
-        typer.Option("--seed", min=0, max=2**32 - 1, help="Seed for the random choice of rows, columns and orders."),
+        typer.Option(
+            "--seed",
+            min=0,
+            max=2**32 - 1,
+            help="Seed of random choices: the rows and columns of a large --train that the model reads, and their "
+            "order. The same seed gives the same predictions.",
+        ),
     ] = 0,
     results: Results = RESULTS,
     data_dir: DataDir = None,

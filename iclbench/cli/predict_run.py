@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -23,9 +25,17 @@ from iclbench.core.formats import as_one_line, plural
 from iclbench.core.memory import REAL_TABLE_REMEDY, memory_advice
 from iclbench.families.tabular.column_kinds import is_missing
 from iclbench.families.tabular.columns import list_names, table_stem
-from iclbench.families.tabular.encoder import EncodedTarget, TargetKind, encode_target, target_step
-from iclbench.families.tabular.frame import read_frame
-from iclbench.families.tabular.table_file import target_index
+from iclbench.families.tabular.encoder import (
+    MAX_LINES,
+    EncodedTarget,
+    TargetKind,
+    check_varies,
+    encode_target,
+    list_lines,
+    target_remarks,
+    target_step,
+)
+from iclbench.families.tabular.frame import read_frame, read_labelled_frame
 
 if TYPE_CHECKING:
     from iclbench.api.predict import Trained
@@ -79,27 +89,47 @@ def read_tables(train: Path, new: Path, target: str, header: bool | None) -> Use
         DataError: a table cannot be read, or a column is missing.
     """
     with memory_advice(REAL_TABLE_REMEDY):
-        frame, new_frame = (read_frame(path, header if _is_csv(path) else None) for path in (train, new))
-    names = list(frame.columns)
-    index = target_index(train, names, target)
-    rows = frame.drop(columns=names[index])
-    if not len(rows.columns):
-        raise DataError(f"{train}: expected a target and at least one other column, got one column")
-    # Columns without names are matched by position. The new table may lack the target column.
-    has_names = names != [f"column {i + 1}" for i in range(len(names))]
+        rows, labels = read_labelled_frame(train, header if _is_csv(train) else None, target)
+        new_frame = read_frame(new, header if _is_csv(new) else None, rows)
+    names = [*rows.columns, str(labels.name)]
+    # Columns without names have the same position in both tables, except that the new one may lack the target.
+    has_names = _has_names(names)
     if not has_names and len(new_frame.columns) == len(rows.columns):
         new_frame = new_frame.set_axis(list(rows.columns), axis=1)
     absent = [name for name in rows.columns if name not in new_frame]
     if absent:
-        hint = "" if has_names else ", or pass --header if the first line names them"
         raise DataError(
-            f"{new} lacks {'columns' if len(absent) > 1 else 'column'} {list_names(absent)} of {train}; add "
-            f"{'them' if len(absent) > 1 else 'it'}{hint}"
+            f"{new} lacks {'columns' if len(absent) > 1 else 'column'} {list_names(absent)} of {train}; "
+            + _remedy(train, absent, list(new_frame.columns), has_names)
         )
     extra = [name for name in new_frame.columns if name not in names]
     if extra:
         say(f"note: {new}: not used, not in {train}: {list_names(extra, 12)}")
-    return UserTables(rows, frame[names[index]], new_frame[list(rows.columns)])
+    return UserTables(rows, labels, new_frame[list(rows.columns)])
+
+
+def _has_names(names: Sequence[str]) -> bool:
+    """Whether columns have names of their own."""
+    return {*names} != {f"column {i + 1}" for i in range(len(names))}
+
+
+def _remedy(train: Path, absent: list[str], names: list[str], has_names: bool) -> str:
+    """What to change if the new table has columns of these names and lacks others of the training table."""
+    if has_names != _has_names(names):
+        return "add a first line with the names of the columns" + (f" to {train}" if not has_names else "")
+    by_key = {_key(name): name for name in names}
+    renamed = [
+        f"'{as_one_line(by_key[_key(name)])}' to '{as_one_line(name)}'" for name in absent if _key(name) in by_key
+    ]
+    if renamed and has_names:
+        return f"rename {list_names(renamed)}"
+    hint = "" if has_names else ", or pass --header if the first lines name the columns"
+    return f"add {'them' if len(absent) > 1 else 'it'}{hint}"
+
+
+def _key(name: str) -> str:
+    """The name in lower case without spaces, hyphens and underscores."""
+    return re.sub(r"[\s_-]+", "", name.casefold())
 
 
 def _is_csv(path: Path) -> bool:
@@ -131,7 +161,7 @@ def predict(
     kind = next((kind for kind, name in _TASKS.items() if name == task), None)
     trained = None if run is None else load(run, context.results, device=context.device, data_dir=context.data_dir)
     target = _encoded_target(tables.target, kind, trained)
-    _check_varies(tables.target, target)
+    check_varies(str(tables.target.name), target)
     rows = tables.rows[target.known]
     cls = InContextClassifier if target.kind == "class" else InContextRegressor
     model = cls(trained, n_permutations=permutations, random_state=seed, device=context.device)
@@ -144,18 +174,18 @@ def predict(
         except ValueError as error:  # the estimators follow scikit-learn
             raise UsageError(str(error), code="not-applicable") from None
     encoder = model.encoder_
-    remarks = [*encoder.remarks]
+    remarks = [*target_remarks(target), *encoder.remarks]
     remarks += [f"training table, {remark}" for remark in encoder.unread(rows)]
     remarks += [f"new table, {remark}" for remark in encoder.unread(tables.new)]
     remarks += _only_missing_in_new(rows, tables.new)
     remarks += model.remarks_
-    if dropped := int((~target.known).sum()):
-        remarks.insert(0, f"{dropped} of {len(tables.target)} rows have no readable target and are not used")
     if target.kind == "number" and "low" not in predictions:
         remarks.append(f"run '{model.trained_.run.name}' predicts single values, so there are no intervals")
-    steps = [target_step(str(tables.target.name), target), *encoder.steps]
-    for line in (*steps, *(f"note: {remark}" for remark in remarks)):
+    step = target_step(str(tables.target.name), target)
+    for line in (step, *encoder.summary, *(f"note: {remark}" for remark in remarks)):
         say(line)
+    if len(encoder.steps) > MAX_LINES and not as_json:
+        say("--json prints the encoding of all columns")
     if out is not None:
         _write(out, _csv(predictions))
         say(f"wrote {plural(len(predictions), 'prediction')} to {out}")
@@ -167,7 +197,7 @@ def predict(
             "context_rows": len(rows),
             "seed": seed,
             "encoding": encoder.to_dict(),
-            "steps": steps,
+            "steps": [step, *encoder.steps],
             "notes": remarks,
             "predictions": predictions.to_dict("records"),
         }
@@ -192,21 +222,6 @@ def _encoded_target(series: pd.Series, kind: TargetKind | None, trained: Trained
     return target
 
 
-def _check_varies(series: pd.Series, target: EncodedTarget) -> None:
-    """Raise `DataError` if all rows have the same target."""
-    if len(np.unique(target.known_values)) > 1:
-        return
-    missing = int((~target.known).sum())
-    hint = (
-        f" ({missing} of {len(series)} cells are empty or words such as NA, which count as missing)" if missing else ""
-    )
-    raise DataError(
-        f"the target '{as_one_line(str(series.name))}' has the same value in all rows{hint}; add rows with other "
-        "values, or choose another target",
-        code="not-applicable",
-    )
-
-
 def _only_missing_in_new(rows: pd.DataFrame, new: pd.DataFrame) -> list[str]:
     """Return remarks on columns that have missing cells only in the new table."""
     remarks = []
@@ -215,7 +230,7 @@ def _only_missing_in_new(rows: pd.DataFrame, new: pd.DataFrame) -> list[str]:
         if count and not is_missing(rows[name]).any():
             cells = f"{count} of {len(new)} cells are missing, but none in the training table"
             remarks.append(f"new table, {as_one_line(str(name), 80)}: {cells}")
-    return remarks
+    return list_lines(remarks, "further columns have missing cells in the new table only")
 
 
 def _too_many_classes(target: str, count: int, limit: int, run: str) -> DataError:

@@ -82,7 +82,7 @@ def test_a_table_is_read_and_encoded_once_for_all_runs(
     copytree(results / "runs" / trained_run.name, results / "runs" / "copy")
     table = tmp_path / "mine.csv"
     np.savetxt(table, array(), delimiter=",", header="a,b,y", comments="")
-    counts = dict.fromkeys(("read_frame", "TableEncoder"), 0)
+    counts = dict.fromkeys(("read_labelled_frame", "TableEncoder"), 0)
 
     def count_calls(module: object, name: str) -> None:
         function = getattr(module, name)
@@ -93,11 +93,11 @@ def test_a_table_is_read_and_encoded_once_for_all_runs(
 
         monkeypatch.setattr(module, name, call)
 
-    count_calls(eval_runs, "read_frame")
+    count_calls(eval_runs, "read_labelled_frame")
     count_calls(table_set, "TableEncoder")
     words = ["eval", trained_run.name, "copy", "--csv", str(table), "--target", "y", "--baseline", "zero"]
     assert main([*words, "--results", str(results)]) == 0
-    assert counts == {"read_frame": 1, "TableEncoder": 1}
+    assert counts == {"read_labelled_frame": 1, "TableEncoder": 1}
 
 
 def mixed_table(rows: int = 60) -> pd.DataFrame:
@@ -188,6 +188,51 @@ def test_classes_are_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert main(words) == 2
         err = capsys.readouterr().err
         assert "6 classes" in err and "at most 5" in err and err.count("error:") == 1
+
+
+@pytest.mark.parametrize("options", [["--task", "linear"], ["--shift", "noisy", "--extrapolate"]])
+def test_options_of_other_prompts_cannot_be_used_with_a_table(
+    options: list[str], trained_run: Run, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for target in ([], ["--target", "y"]):
+        assert evaluate(trained_run, results, tmp_path / "mine.csv", *target, *options) == 2
+        err = capsys.readouterr().err
+        names = [option for option in options if option.startswith("--")]
+        assert err.count("\n") == 1 and all(name in err for name in ("--csv", *names)) and "--evaluator" not in err
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (mixed_table()[["unit", "power"]], ("unit", "no column")),
+        (mixed_table().assign(power=1.5), ("power", "same value")),
+    ],
+    ids=["no column", "constant target"],
+)
+def test_a_table_without_information_is_refused(
+    table: pd.DataFrame,
+    words: tuple[str, ...],
+    trained_run: Run,
+    results: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table.to_csv(tmp_path / "mine.csv", index=False)
+    assert evaluate(trained_run, results, tmp_path / "mine.csv", "--target", "power", "--baseline", "ridge-cv") == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and all(word in err for word in ("mine.csv", *words))
+
+
+def test_a_file_has_the_encoding_of_many_columns(
+    trained_run: Run, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wide = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 30))).add_prefix("x")
+    mixed_table().join(wide).to_csv(tmp_path / "mine.csv", index=False)
+    assert evaluate(trained_run, results, tmp_path / "mine.csv", "--target", "power") == 0
+    lines = capsys.readouterr().out.splitlines()
+    (encoding,) = (results / "tables").glob("csv-mine*/encoding.json")
+    assert sum(line.endswith(": number") for line in lines) < 15 and any(str(encoding) in line for line in lines)
+    assert len(json.loads(encoding.read_text())["columns"]) == 35
 
 
 @pytest.mark.slow

@@ -210,7 +210,10 @@ def test_500_columns_are_selected_at_random_and_orders_are_averaged(
 ) -> None:
     wide = ANSWERED["500 columns"]
     ask(numbers_run, wide(table()), wide(table(5, seed=1)), "power")
-    assert "4 of the 503 columns" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "4 of the 503 columns" in err
+    assert "kind: category" in err, "plain numbers are last"
+    assert "488 further columns: number (488)" in err and len(err.splitlines()) < 25 and "--json" in err
     few = table(15)
     by_orders = [
         ask(causal_run, few, few, "power", *options).predictions()["prediction"]
@@ -233,14 +236,41 @@ def test_a_target_with_one_value_is_refused(
     assert "power" in capsys.readouterr().err
 
 
-def test_a_class_that_is_read_as_missing_is_named_if_it_leaves_one_class(
-    classes_run: Run, ask: Ask, capsys: Capture
-) -> None:
-    """The label NA counts as missing."""
-    train = table().assign(kind=["weak", "NA"] * (len(table()) // 2))
-    assert ask(classes_run, train, table(3, seed=1), "kind").code == 2
+def labels(answer: Answer) -> set[str]:
+    """The classes of predictions, as written in the file."""
+    assert answer.code == 0
+    names = pd.read_csv(answer.out, dtype=str, keep_default_na=False).columns
+    return {name.removeprefix("p_") for name in names[1:]}
+
+
+@pytest.mark.parametrize("classes", [["01", "02"], ["1", "2"], ["1,5", "2,5"], ["12345678901234567", "2"]])
+def test_labels_are_those_of_the_file(classes_run: Run, ask: Ask, classes: list[str]) -> None:
+    train = table().assign(kind=np.tile(classes, 20))
+    answer = ask(classes_run, train, table(3, seed=1), "kind")
+    assert labels(answer) == {*classes}
+    assert {line.rsplit(",", 2)[0].strip('"') for line in answer.out.read_text().splitlines()[1:]} <= {*classes}
+
+
+def test_words_for_missing_values_are_labels_next_to_other_text(classes_run: Run, ask: Ask, capsys: Capture) -> None:
+    train = table().assign(kind=["weak", "NA", "None", ""] * 10)
+    assert labels(ask(classes_run, train, table(3, seed=1), "kind")) == {"weak", "NA", "None"}
     err = capsys.readouterr().err
-    assert "kind" in err and f"{len(train) // 2} of {len(train)}" in err
+    assert all(word in err for word in ("NA (10 rows)", "None (10 rows)", "10 of 40 rows"))
+
+
+def test_words_for_missing_values_next_to_numbers_are_missing(classes_run: Run, ask: Ask, capsys: Capture) -> None:
+    for classes in (["1", "2"], ["01", "02"], ["True", "False"]):
+        train = table().assign(kind=[*classes, "NA", "None"] * 10)
+        assert labels(ask(classes_run, train, table(3, seed=1), "kind")) == {*classes}
+        assert "20 of 40 rows" in capsys.readouterr().err
+
+
+def test_a_column_of_text_is_text_in_the_new_table(numbers_run: Run, ask: Ask, capsys: Capture) -> None:
+    """`true` alone would be read as a truth value, and `1.0` as a number."""
+    train = table().assign(flag=np.tile(["true", "false", "unknown", "1.0"], 10))
+    ask(numbers_run, train, table(2, seed=1).assign(flag=["true", "false"]), "power").predictions()
+    ask(numbers_run, train, table(2, seed=1).assign(flag=["1.0", "1.0"]), "power").predictions()
+    assert "count as missing" not in capsys.readouterr().err
 
 
 def test_cells_that_only_the_new_table_lacks_are_reported(numbers_run: Run, ask: Ask, capsys: Capture) -> None:
@@ -281,6 +311,23 @@ def test_tables_without_a_header_are_matched_by_position(numbers_run: Run, ask: 
     np.testing.assert_allclose(predictions, expected, rtol=1e-5)
 
 
+def test_a_header_of_numbers_is_known_from_the_training_table(numbers_run: Run, ask: Ask) -> None:
+    names = {"wind": "2019", "height": "2020"}
+    train, new = (frame.drop(columns="kind").rename(columns=names) for frame in (table(), table(7, seed=1)))
+    predictions = ask(numbers_run, train, new[["2020", "2019"]], "power").predictions()
+    assert len(predictions) == 7
+    np.testing.assert_allclose(predictions, ask(numbers_run, train, new, "power").predictions())
+
+
+def test_a_table_without_the_header_of_the_other_is_refused(numbers_run: Run, ask: Ask, capsys: Capture) -> None:
+    frame = table()[["wind", "height", "power"]]
+    rows = frame.to_csv(index=False, header=False)
+    assert ask(numbers_run, frame, rows, "power").code == 2
+    check_one_line(capsys.readouterr().err, "b.csv", "first line")
+    assert ask(numbers_run, rows, frame, "3").code == 2
+    check_one_line(capsys.readouterr().err, "a.csv", "first line")
+
+
 def test_a_header_of_numbers_needs_the_option(numbers_run: Run, ask: Ask, capsys: Capture) -> None:
     train = table()[["wind", "height", "power"]].set_axis(["0", "1", "2"], axis=1)
     assert ask(numbers_run, train, train, "2").code == 2
@@ -289,6 +336,14 @@ def test_a_header_of_numbers_needs_the_option(numbers_run: Run, ask: Ask, capsys
 
 
 REFUSED: dict[str, tuple[Frame | str, Frame | str, str, list[str], tuple[str, ...]]] = {
+    "other spelling": (table(), table().rename(columns={"wind": "WIND "}), "power", [], ("'WIND' to 'wind'",)),
+    "other spaces": (
+        table().rename(columns={"wind": "wind speed"}),
+        table().rename(columns={"wind": "Wind_speed"}),
+        *("power", [], ("'Wind_speed' to 'wind speed'",)),
+    ),
+    "lines of other lengths": ("a;b;power\n1;2;3\n1;2\n", table(), "power", [], ("line 3", "semicolons")),
+    "target of words": (table().assign(power="NA"), table(), "power", [], ("power", "missing")),
     "missing column": (table(), table().drop(columns="height"), "power", [], ("height", "b.csv")),
     "unknown target": (table(), table(), "watts", [], ("watts", "power")),
     "text target": (table(), table(), "kind", [], ("kind", "text")),

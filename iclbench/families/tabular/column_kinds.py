@@ -14,6 +14,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from iclbench.families.tabular.numerals import number
+
 # A column of text is a column of numbers or dates if this share of its cells can be read as such.
 _MIN_SHARE = 0.95
 # Signs around numbers: currencies, percent and spaces.
@@ -26,7 +28,7 @@ _NUMBER_PATTERNS = {
 }
 _CLOCK = ("", " %H:%M", " %H:%M:%S")
 _DAYS = (
-    *("%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m/%d/%y", "%d/%m/%y", "%d.%m.%y"),
+    *("%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%m/%d/%y", "%d/%m/%y", "%d.%m.%y"),
     *("%d %b %Y", "%d-%b-%Y", "%d-%b-%y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y"),
 )
 _DATE_FORMATS = ("ISO8601", *(day + clock for clock in _CLOCK for day in _DAYS))
@@ -113,6 +115,19 @@ class Date:
         form = "" if self.format == "ISO8601" else f" ({self.format})"
         return f"date{form}, in days since {self.first[:10]}"
 
+    def ambiguity(self, cells: pd.Series) -> str:
+        """A remark if day and month of all cells can be exchanged; empty if not."""
+        other = self.format.translate({ord("d"): "m", ord("m"): "d"})
+        if other == self.format or other not in _DATE_FORMATS:
+            return ""
+        dates, others = _dates(cells, self.format), _dates(cells, other)
+        if dates.equals(others) or (dates.notna() & others.isna()).any():
+            return ""
+        example = str(cells[dates.notna() & dates.ne(others)].iloc[0]).strip()
+        order = "month before day" if self.format.startswith("%m") else "day before month"
+        first = dates[dates.ne(others)].dropna().iloc[0]
+        return f"'{example}' is read as {first:%Y-%m-%d}, {order}; write dates as YYYY-MM-DD to exclude the other order"
+
 
 @dataclass(frozen=True)
 class Category:
@@ -194,7 +209,7 @@ def sorted_labels(cells: pd.Series) -> tuple[str, ...]:
         return tuple(label(value) for value in cells.cat.categories if value in present)
     labels = {label(cell) for cell in _present(cells)}
     try:
-        return tuple(sorted(labels, key=float))
+        return tuple(sorted(sorted(labels), key=float))
     except ValueError:
         return tuple(sorted(labels))
 
@@ -225,7 +240,8 @@ def _number_kind(present: np.ndarray) -> Number | None:
         for decimal in _NUMBER_PATTERNS
     }
     decimal = max(shares, key=shares.__getitem__)  # the point if both fit
-    return Number(decimal, is_text=True) if shares[decimal] >= _MIN_SHARE else None
+    is_text = any(number(str(cell)) is None for cell in present)
+    return Number(decimal, is_text) if shares[decimal] >= _MIN_SHARE else None
 
 
 def _text_number(text: str, decimal: str) -> float:

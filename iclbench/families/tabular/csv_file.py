@@ -11,7 +11,7 @@ import csv
 import gzip
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -29,13 +29,16 @@ from iclbench.families.tabular.numerals import number, resembles_number
 
 SEPARATOR_HINT = "columns are separated by commas"
 SEPARATORS = ",;\t"
-# Approximate overhead in bytes of a field in addition to its characters. A row has twice this overhead.
+_SEPARATOR_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs"}
+# Approximate overhead in bytes of a field in addition to its characters, and of a row in addition to its fields.
 _FIELD_BYTES = 64
 # Spellings of a missing value in pandas, Excel, R and Weka, in lower case.
 MISSING = {
     *("", "na", "n/a", "<na>", "#na", "#n/a", "#n/a n/a", "nan", "-nan", "+nan", "null", "none", "?"),
     *("1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"),
 }
+# Those of them that are also names of classes, such as North America and Namibia, or no illness.
+LABEL_WORDS = {"na", "n/a", "null", "none"}
 TRUTH_VALUES = {"true": 1.0, "false": 0.0}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # The characters of tables that Arrow parses: characters of numbers, of truth values and of separators.
@@ -61,16 +64,18 @@ def read_csv(path: Path, header: bool | None = None) -> list[Column]:
     return [replace(column, name=name) for name, column in zip(names, columns, strict=True)]
 
 
-def read_text_columns(path: Path, header: bool | None = None) -> tuple[list[str], list[list[str]]]:
-    """Read the names of the columns and their cells as text.
-
-    Arguments and errors are as in `read_csv`, but columns may also be separated by semicolons or tabs. The separator is
-    the first of comma, semicolon and tab that gives all lines the same number of fields, which must be greater than 1.
-    If none of them does, the file is read with commas.
+def read_text_columns(
+    path: Path, header: bool | None = None, names: Collection[str] = ()
+) -> tuple[list[str], list[list[str]]]:
+    """Read the names of the columns and their cells as text. A first line that contains all `names` is a header. Other
+    arguments and errors as in `read_csv`, except that columns may also be separated by semicolons or tabs: the first
+    separator of `,`, `;` and tab that gives all lines the same number of fields, more than one.
     """
     data = _data(path)
     rows = _rows_of_any_separator(path, data)
     first_line = rows[0][1]
+    if header is None and names and set(names) <= set(first_line):
+        header = True
     has_header = _has_header([row for _, row in rows[:2]]) if header is None else header
     cells = [list(column) for column in zip(*(row for _, row in rows[has_header:]), strict=True)]
     if not cells:
@@ -84,23 +89,18 @@ def read_text_columns(path: Path, header: bool | None = None) -> tuple[list[str]
 
 
 def _rows_of_any_separator(path: Path, data: bytes) -> list[tuple[int, list[str]]]:
-    """Return the lines and their cells; raise the error for commas if no separator gives a table of several columns."""
-    comma_error: DataError | None = None
-    comma_rows: list[tuple[int, list[str]]] = []
+    """The lines and their cells. If no separator gives a table of several columns, that of the first line does."""
     for separator in SEPARATORS:
         try:
             rows = _rows(path, data, separator)
         except TooLargeError:
             raise
-        except DataError as error:
-            comma_error = comma_error or (error if separator == "," else None)
+        except DataError:
             continue
         if len(rows[0][1]) > 1:
             return rows
-        comma_rows = comma_rows or rows
-    if comma_error is not None:
-        raise comma_error
-    return comma_rows
+    first_line = data.lstrip().split(b"\n", 1)[0].decode(errors="replace")
+    return _rows(path, data, max(SEPARATORS, key=first_line.count))
 
 
 def _data(path: Path) -> bytes:
@@ -224,7 +224,8 @@ def _rows(path: Path, data: bytes, separator: str) -> list[tuple[int, list[str]]
     for line, row in rows:
         if len(row) != len(first_line):
             raise DataError(
-                f"{path}, line {line}: {len(row)} fields, but the first line has {len(first_line)}; {SEPARATOR_HINT}",
+                f"{path}, line {line}: {len(row)} fields, but the first line has {len(first_line)}; columns are "
+                f"separated by {_SEPARATOR_NAMES[separator]}",
                 code="bad-syntax",
             )
     return rows

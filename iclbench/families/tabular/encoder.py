@@ -8,7 +8,8 @@ of a new row affects the encoding. Columns are not scaled.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -17,10 +18,11 @@ import pandas as pd
 from jaxtyping import Float
 
 from iclbench.core.errors import DataError, UsageError
-from iclbench.core.formats import as_one_line
+from iclbench.core.formats import as_one_line, plural
 from iclbench.families.tabular import column_kinds
 from iclbench.families.tabular.column_kinds import Boolean, Category, Date, Kind, Number, is_missing, kind_of
 from iclbench.families.tabular.columns import list_names
+from iclbench.families.tabular.csv_file import LABEL_WORDS
 
 # A column of text is not used if it has more different values than this, or more than half as many as there are rows.
 MAX_CATEGORIES = 50
@@ -29,6 +31,8 @@ MAX_CATEGORIES = 50
 MAX_INTEGER_CLASSES, _ROWS_PER_CLASS = 10, 3
 # Integers that count the rows are a row index only in tables of at least this many rows.
 _MIN_INDEX_ROWS = 10
+# A command prints at most this many lines about single columns.
+MAX_LINES = 15
 _INDEX_NAME = re.compile(
     r"(id|index|idx|row|row[ _]?(id|index|number)|unnamed: \d+|__index_level_\d+__|)", re.IGNORECASE
 )
@@ -122,6 +126,17 @@ class TableEncoder:
     def steps(self) -> list[str]:
         return [column.step(self._rows) for column in self._columns]
 
+    @property
+    def summary(self) -> list[str]:
+        """All steps. Of many steps those of plain numbers are last, and the rest is the number of columns by kind."""
+        steps, columns = self.steps, self._columns
+        if len(steps) > MAX_LINES:
+            order = sorted(range(len(steps)), key=lambda i: steps[i].endswith(": number"))
+            steps, columns = [steps[i] for i in order], tuple(columns[i] for i in order)
+        kinds = Counter(column.kind.word for column in columns[MAX_LINES:])
+        counts = ", ".join(f"{kind} ({count})" for kind, count in kinds.most_common())
+        return list_lines(steps, f"further columns: {counts}")
+
     def fit(self, frame: pd.DataFrame) -> TableEncoder:
         """Determine the kind, the categories and the mean of every column. Columns are not used if they are constant,
         have no values, are a row index, or contain text with many different values.
@@ -135,6 +150,7 @@ class TableEncoder:
         columns: list[_Column] = []
         index_columns: list[_Column] = []
         unused: dict[str, list[str]] = {}
+        ambiguous: list[str] = []
         for index, name in enumerate(names):
             cells = frame.iloc[:, index]
             kind = kind_of(cells)
@@ -146,13 +162,16 @@ class TableEncoder:
             column = _Column(
                 name, kind, index, _mean(present), _is_constant(present), n_missing=len(values) - len(present)
             )
+            if isinstance(kind, Date) and (remark := kind.ambiguity(cells)):
+                ambiguous.append(f"{as_one_line(name, 80)}: {remark}")
             is_index = self._drop_index and _is_index(name, kind, values)
             (index_columns if is_index else columns).append(column)
         # If no other column can be used, a column that counts the rows (such as times) is the input.
         if columns and index_columns:
             unused["a row index"] = [column.name for column in index_columns]
         columns = columns or index_columns
-        self.remarks = [f"not used, {reason}: {list_names(names, 12)}" for reason, names in unused.items()]
+        self.remarks = list_lines(ambiguous, "further columns have dates of an assumed order")
+        self.remarks += [f"not used, {reason}: {list_names(names, 12)}" for reason, names in unused.items()]
         if not columns:
             self.remarks.append("no column can be used, so that all rows get the same prediction")
         self._columns, self._rows, self.input_names = tuple(columns), len(frame), tuple(names)
@@ -199,7 +218,7 @@ class TableEncoder:
                 remarks.append(
                     f"{name}: {count} of {len(cells)} cells count as missing, {problem} (such as '{example}')"
                 )
-        return remarks
+        return list_lines(remarks, "further columns have such cells")
 
     def _selected(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the used columns; raise `UsageError` if one is missing."""
@@ -264,7 +283,8 @@ def encode_target(series: pd.Series, kind: TargetKind | None = None) -> EncodedT
     """Encode a target as numbers or classes.
 
     Text, truth values and categories are classes, and so are integers with at most ten different values in at least
-    three times as many rows. All other targets are numbers.
+    three times as many rows. All others are numbers. The words NA, N/A, None and null are classes if other classes are
+    text, and missing targets otherwise.
 
     Args:
         series: the column.
@@ -277,9 +297,15 @@ def encode_target(series: pd.Series, kind: TargetKind | None = None) -> EncodedT
     EncodedTarget(kind='class', values=array([0, 1, 0]), classes=('no', 'yes'))
     """
     name = as_one_line(str(series.name))
-    column_kind = kind_of(series)
+    is_word = np.fromiter(map(_is_label_word, series), bool, len(series))
+    others = series.mask(is_word) if is_word.any() else series
+    if is_missing(others).all():
+        others = series
+    column_kind = kind_of(others)
+    if not isinstance(column_kind, Category):
+        series = others
     if is_missing(series).all():
-        raise DataError(f"the target '{name}' has no values; choose another")
+        raise DataError(f"the target '{name}' has only missing cells, such as empty ones and NA; choose another")
     if kind is None:
         kind = "class" if _is_class(series, column_kind) else "number"
     if kind == "number":
@@ -296,8 +322,6 @@ def encode_target(series: pd.Series, kind: TargetKind | None = None) -> EncodedT
         if unread and len(present) < len(values) * 0.95:
             raise DataError(f"the target '{name}' has {unread} cells that are not finite numbers; replace them")
         return EncodedTarget("number", values, ())
-    if isinstance(column_kind, Number) and column_kind.is_text:
-        series = pd.Series(column_kind.values(series), name=series.name)
     category = Category(column_kinds.sorted_labels(series))
     codes = category.values(series)
     return EncodedTarget("class", np.where(np.isnan(codes), -1, codes).astype(np.int64), category.categories)
@@ -309,6 +333,43 @@ def target_step(name: str, target: EncodedTarget) -> str:
     if target.kind == "number":
         return f"{name} (target): number, regression"
     return f"{name} (target): {len(target.classes)} classes, classification ({list_names(target.classes, 10)})"
+
+
+def target_remarks(target: EncodedTarget) -> list[str]:
+    """Remarks on rows without a target, and on words such as NA that are classes."""
+    remarks = []
+    if dropped := int((~target.known).sum()):
+        remarks.append(f"not used, no readable target: {dropped} of {len(target.known)} rows")
+    words = [
+        f"{name} ({plural(int((target.known_values == index).sum()), 'row')})"
+        for index, name in enumerate(target.classes)
+        if _is_label_word(name)
+    ]
+    if words:
+        counts = ", ".join(words)
+        remarks.append(f"classes, not missing targets: {counts}; leave cells without a target empty")
+    return remarks
+
+
+def check_varies(name: str, target: EncodedTarget) -> None:
+    """Raise `DataError` if all rows have the same target."""
+    values = target.known_values
+    if len(np.unique(values)) == 1:
+        raise DataError(
+            f"the target '{as_one_line(name)}' has the same value in all rows that have one ({len(values)} of "
+            f"{len(target.known)}); add rows with other values, or choose another target",
+            code="not-applicable",
+        )
+
+
+def list_lines(lines: Sequence[str], rest: str) -> list[str]:
+    """The first lines, and a line with the number of the others."""
+    more = [f"{len(lines) - MAX_LINES} {rest}"] if len(lines) > MAX_LINES else []
+    return [*lines[:MAX_LINES], *more]
+
+
+def _is_label_word(cell: object) -> bool:
+    return isinstance(cell, str) and cell.strip().lower() in LABEL_WORDS
 
 
 def _is_class(series: pd.Series, kind: Kind) -> bool:

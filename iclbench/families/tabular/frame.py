@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,10 @@ from iclbench.core.errors import DataError, UsageError
 from iclbench.core.file_errors import cannot_read
 from iclbench.families.tabular.arff_file import read_arff
 from iclbench.families.tabular.columns import list_names, table_stem
-from iclbench.families.tabular.csv_file import MISSING, TRUTH_VALUES, read_text_columns
+from iclbench.families.tabular.csv_file import LABEL_WORDS, MISSING, TRUTH_VALUES, read_text_columns
 from iclbench.families.tabular.numerals import number
 from iclbench.families.tabular.parquet_file import index_names, not_parquet
+from iclbench.families.tabular.table_file import target_index
 
 log = logging.getLogger("iclbench")
 
@@ -32,27 +33,72 @@ FRAME_SUFFIXES = (".csv", ".csv.gz", ".parquet", ".arff")
 _UNNAMED = re.compile(r"Unnamed: \d+")
 # Integers beyond this value are not exact in float64.
 _MAX_INTEGER = 2**53
+# Cells of joined columns that lose digits as numbers: leading zeros, and integers of more than 15 digits.
+_CODE = re.compile(r"(?:^|\n)[+-]?(?:0\d|\d{16,}(?:\n|$))")
+_TARGET_NAMES = ("target", "class")
 
 
-def read_frame(path: Path | str, header: bool | None = None) -> pd.DataFrame:
+def read_frame(path: Path | str, header: bool | None = None, like: pd.DataFrame | None = None) -> pd.DataFrame:
     """Read a table.
 
     Args:
         path: a `.csv`, `.csv.gz`, `.parquet` or `.arff` file. Columns of a CSV file are separated by commas, semicolons
             or tabs.
         header: whether the first line of a CSV file names the columns (default: inferred from its cells).
+        like: a table whose columns the file has. A first line of a CSV file with all its names is a header, and the
+            columns that have text in it are read as text.
 
     Returns:
-        A data frame with columns of numbers, truth values, dates (parquet) and text. The names of columns are text.
-        Dates in text files, and numbers with separators of thousands, are text.
+        Columns of numbers, of truth values, of dates (parquet) and of text, with text names. Dates and numbers with
+        thousands separators or leading zeros of a text file are text.
 
     Raises:
         DataError: the file cannot be read, has no rows, or two columns have the same name.
         UsageError: `header` is given for a file format that contains column names.
     """
+    return _read(Path(path), header, like)[0]
+
+
+def read_labelled_frame(
+    path: Path | str, header: bool | None = None, target: str | None = None
+) -> tuple[pd.DataFrame, pd.Series]:
+    """Read a table, and separate its target, where words such as NA are text if other cells are text.
+
+    Args:
+        path: as in `read_frame`.
+        header: as in `read_frame`.
+        target: name of the target or, if no name is a number, its number from 1 (default: the column `target` or
+            `class`, in any case, or else the last one).
+
+    Raises:
+        DataError: as in `read_frame`, or the table has one column, or no such target.
+    """
     path = Path(path)
+    frame, texts = _read(path, header)
+    names = list(frame.columns)
+    if len(names) < 2:
+        raise DataError(f"{path}: expected a target and at least one other column, got one column")
+    if target is None:
+        by_lower_case = {name.lower(): name for name in names}
+        name = next((by_lower_case[key] for key in _TARGET_NAMES if key in by_lower_case), names[-1])
+    else:
+        name = names[target_index(path, names, target)]
+    labels = frame[name]
+    if labels.dtype == object and name in texts:
+        labels = _text_only(texts[name], MISSING - LABEL_WORDS).rename(name)
+    return frame.drop(columns=name), labels
+
+
+def _read(
+    path: Path, header: bool | None, like: pd.DataFrame | None = None
+) -> tuple[pd.DataFrame, Mapping[str, list[str]]]:
+    """The table, and the cells of every column of a CSV file as text."""
     if not any(table_stem(path, suffix) is not None for suffix in FRAME_SUFFIXES):
-        raise DataError(f"{path}: expected a table that ends in {', '.join(FRAME_SUFFIXES)}", code="bad-syntax")
+        raise DataError(
+            f"{path}: expected a table that ends in {', '.join(FRAME_SUFFIXES)}; save it as .csv, with commas, "
+            "semicolons or tabs",
+            code="bad-syntax",
+        )
     is_parquet, is_arff = (table_stem(path, suffix) is not None for suffix in (".parquet", ".arff"))
     if header is not None and (is_parquet or is_arff):
         raise UsageError(
@@ -60,17 +106,23 @@ def read_frame(path: Path | str, header: bool | None = None) -> pd.DataFrame:
             code="conflict",
         )
     if is_parquet:
-        return _read_parquet_frame(path)
+        return _read_parquet_frame(path), {}
     if is_arff:
         names, cells, is_numeric = read_arff(path)
         columns = [_text_column(column, {"?", ""}) for column in cells]
+        # Values of a nominal attribute are names even if they are numbers.
         columns = [
-            column if numeric else _text_only(column, values)
+            column if numeric else _text_only(values, {"?", ""})
             for column, values, numeric in zip(columns, cells, is_numeric, strict=True)
         ]
-        return _named_frame(path, names, columns)
-    names, cells = read_text_columns(path, header)
-    return _named_frame(path, names, [_text_column(column) for column in cells])
+        return _named_frame(path, names, columns), {}
+    text_names = () if like is None else [name for name in like.columns if like[name].dtype == object]
+    names, cells = read_text_columns(path, header, () if like is None else list(like.columns))
+    columns = [
+        _text_only(column) if name in text_names else _text_column(column)
+        for name, column in zip(names, cells, strict=True)
+    ]
+    return _named_frame(path, names, columns), dict(zip(names, cells, strict=True))
 
 
 def stem(path: Path) -> str:
@@ -100,9 +152,10 @@ def _check_unique(path: Path, names: Sequence[str]) -> None:
 
 
 def _text_column(cells: list[str], missing: set[str] = MISSING) -> pd.Series:
-    """Convert a column of a text file to numbers, truth values or, if neither fits all cells, text. Missing cells
-    remain missing."""
-    joined = "".join(cells)
+    """A column of a text file: numbers, truth values or, if neither fits all cells, text; None for missing cells."""
+    joined = "\n".join(cells)
+    if _CODE.search(joined):
+        return _text_only(cells, missing)
     if joined.isascii() and "_" not in joined:  # `float` also reads underscores and other digits
         try:
             return _numbers([float(cell) for cell in cells])
@@ -116,7 +169,7 @@ def _text_column(cells: list[str], missing: set[str] = MISSING) -> pd.Series:
     values = [np.nan if gap else number(cell) for cell, gap in zip(cells, is_missing, strict=True)]
     if all(value is not None for value in values):
         return _numbers(values)
-    return pd.Series([None if gap else cell for cell, gap in zip(cells, is_missing, strict=True)], dtype=object)
+    return _text_only(cells, missing)
 
 
 def _numbers(values: Sequence[float | None]) -> pd.Series:
@@ -127,12 +180,9 @@ def _numbers(values: Sequence[float | None]) -> pd.Series:
     return pd.Series(array.astype(np.int64) if is_integer else array)
 
 
-def _text_only(column: pd.Series, cells: list[str]) -> pd.Series:
-    """Return a nominal column of an ARFF file as text, since its values are names even if they look like numbers."""
-    if column.dtype == object:
-        return column
-    is_missing = [cell in ("?", "") for cell in cells]
-    return pd.Series([None if gap else cell for cell, gap in zip(cells, is_missing, strict=True)], dtype=object)
+def _text_only(cells: list[str], missing: set[str] = MISSING) -> pd.Series:
+    """A column of text; None for missing cells."""
+    return pd.Series([None if cell.lower() in missing else cell for cell in cells], dtype=object)
 
 
 def _read_parquet_frame(path: Path) -> pd.DataFrame:

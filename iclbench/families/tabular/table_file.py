@@ -111,6 +111,8 @@ def target_index(path: Path, names: Sequence[str], target: str | None) -> int:
         return int(target) - 1
     unknown = UnknownNameError("target", as_one_line(target), map(as_one_line, names))
     hint = f" (or a column number from 1 to {len(names)})" if numbers_allowed else ""
+    if names[0] == "column 1":
+        hint += "; pass --header if the first line names the columns"
     raise DataError(f"{path}: {unknown}{hint}", code=unknown.code)
 
 

@@ -23,14 +23,13 @@ from iclbench.core.file_errors import cannot_read
 from iclbench.core.formats import as_one_line
 from iclbench.core.hashing import data_fingerprint
 from iclbench.families.tabular.columns import table_stem
-from iclbench.families.tabular.encoder import TableEncoder, encode_target
-from iclbench.families.tabular.frame import FRAME_SUFFIXES, read_frame
+from iclbench.families.tabular.encoder import EncodedTarget, TableEncoder, check_varies, encode_target, target_remarks
+from iclbench.families.tabular.frame import FRAME_SUFFIXES, read_labelled_frame
 from iclbench.families.tabular.openml_suites import SUITES
 
 log = logging.getLogger("iclbench")
 
 TargetKind = Literal["number", "class"]
-_TARGET_NAMES = ("target", "class")
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +63,19 @@ class LabelledTable:
         """Create a table with the target `series`; `kind` is as in `encode_target`."""
         target = encode_target(series, kind)
         found_kind, y, class_names = target
+        for remark in target_remarks(target):
+            log.info("%s: %s", name, remark)
         if not target.known.all():
-            log.info("%s: %d rows without a target are left out", name, int((~target.known).sum()))
             frame, y = frame[target.known].reset_index(drop=True), y[target.known]
         encoder = TableEncoder().fit(frame)
         return cls(name, frame, found_kind, y, class_names, encoder, path, str(series.name))
+
+    def check_varies(self) -> None:
+        """Raise `DataError` if no column can be used, or if all rows have the same target."""
+        check_varies(self.target, EncodedTarget(self.kind, self.y, self.class_names))
+        if not self.encoder.names:
+            remarks = "; ".join(self.encoder.remarks)
+            raise DataError(f"{remarks}; add a column with values that vary", code="not-applicable")
 
     @property
     def rows(self) -> int:
@@ -176,14 +183,10 @@ def folder_tables(folder: Path, kind: TargetKind, names: Sequence[str] = (), sui
 
 
 def read_labelled_table(path: Path, kind: TargetKind | None = None) -> LabelledTable:
-    """Read a file as a table with a target of this kind (default: the kind of its cells)."""
-    frame = read_frame(path)
-    by_lower_case = {str(name).lower(): name for name in frame.columns}
-    name = next((by_lower_case[key] for key in _TARGET_NAMES if key in by_lower_case), frame.columns[-1])
-    if len(frame.columns) < 2:
-        raise DataError(f"{path}: expected a target and at least one feature, got one column")
+    """A file as a table with a target of this kind (default: the kind of its cells)."""
+    frame, target = read_labelled_frame(path)
     try:
-        return LabelledTable.of(_stem(path), frame.drop(columns=name), frame[name], kind, path)
+        return LabelledTable.of(_stem(path), frame, target, kind, path)
     except DataError as error:
         raise DataError(f"{path}: {error}", code=error.code) from None
 

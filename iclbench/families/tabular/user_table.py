@@ -43,7 +43,7 @@ class UserTable(RealTables):
     def remarks(self, points: int) -> list[str]:
         table = self.table
         target = target_step(table.target, EncodedTarget(table.kind, table.y, table.class_names))
-        return [*super().remarks(points), target, *table.encoder.steps, *table.encoder.remarks]
+        return [*super().remarks(points), target, *table.encoder.summary, *table.encoder.remarks]
 
     def encoding(self) -> dict[str, Any]:
         """Return the encoding of the target and of all columns as plain values."""

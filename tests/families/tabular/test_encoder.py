@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from iclbench.core.errors import DataError, UsageError
-from iclbench.families.tabular.encoder import TableEncoder, encode_target, target_step
+from iclbench.families.tabular.encoder import TableEncoder, encode_target, target_remarks, target_step
 
 ROWS = 20
 Frame = pd.DataFrame
@@ -115,6 +115,35 @@ def test_dates_are_encoded_as_days_since_the_first_date(cells: list[object]) -> 
     assert values[:, 0].tolist() == [2, 0, 31]
     assert "2020-01-01" in encoder.steps[0]
     assert np.isfinite(encoder.transform(Frame({"x": ["never", "yesterday"]}))).all()
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        (["03/04/2024", "05/06/2024", "05/06/2024"], ("'03/04/2024'", "2024-03-04", "YYYY-MM-DD")),
+        (["03-04-24 10:00", "05-05-24 10:00"], ()),
+        (["05-05-2024", "03-04-2024"], ("'03-04-2024'", "2024-04-03")),
+        (["1/2/24 10:00", "5/6/24 11:30", None], ("'1/2/24 10:00'", "2024-01-02")),
+        (["03/04/2024", "05/13/2024", "05/06/2024"], ()),
+        (["03/03/2024", "05/05/2024", "05/05/2024"], ()),
+        (["03.04.2024", "05.06.2024", "05.06.2024"], ()),
+        (["2024-03-04", "2024-05-06", "2024-05-06"], ()),
+    ],
+)
+def test_an_assumed_order_of_day_and_month_is_reported(cells: list[str | None], words: tuple[str, ...]) -> None:
+    remarks = TableEncoder().fit(Frame({"day": cells, "x": np.arange(float(len(cells)))})).remarks
+    assert len([remark for remark in remarks if remark.startswith("day: ")]) == bool(words)
+    assert all(word in remarks[0] for word in words)
+
+
+def test_few_lines_summarise_many_columns() -> None:
+    frame = Frame(np.random.default_rng(0).normal(size=(ROWS, 40))).add_prefix("x")
+    encoder = TableEncoder().fit(frame.assign(c=["a", "b"] * 10, d=[True, False] * 10))
+    assert len(encoder.steps) == 42 and len(encoder.summary) == 16
+    assert encoder.summary[0].startswith("c: ") and encoder.summary[-1] == "27 further columns: number (27)"
+    assert TableEncoder().fit(frame.iloc[:, :15]).summary == TableEncoder().fit(frame.iloc[:, :15]).steps
+    words = Frame({f"c{i}": ["a", "b"] * 10 for i in range(40)})
+    assert len(TableEncoder().fit(words).unread(words.replace("a", "z"))) == 16
 
 
 def test_columns_without_information_are_not_used() -> None:
@@ -228,3 +257,30 @@ def test_missing_targets_are_marked() -> None:
     assert encode_target(pd.Series(["a", None, "b"])).known.tolist() == [True, False, True]
     with pytest.raises(DataError):
         encode_target(pd.Series([None, None]))
+
+
+@pytest.mark.parametrize(
+    ("cells", "classes", "missing"),
+    [
+        (["NA", "EU", "n/a", "EU"], ("EU", "NA", "n/a"), 0),
+        (["NA", "None", None], ("NA", "None"), 1),
+        (["01", "02", "NA"] * 3, ("01", "02"), 3),
+        (["1", "01", "None"] * 3, ("01", "1"), 3),
+        (["1,5", "2,5", "NA"], ("1,5", "2,5"), 1),
+        (pd.Categorical(["None", "x", "NA"]), ("NA", "None", "x"), 0),
+    ],
+)
+def test_words_for_missing_values_are_classes_next_to_text(
+    cells: list[object], classes: tuple[str, ...], missing: int
+) -> None:
+    target = encode_target(pd.Series(cells), "class")
+    assert target.classes == classes and (~target.known).sum() == missing
+    remarks = " ".join(target_remarks(target))
+    words = [name for name in classes if name in ("NA", "None", "n/a")]
+    assert all(f"{name} (1 row)" in remarks for name in words)
+    assert (f"{missing} of {len(cells)} rows" in remarks) == (missing > 0)
+
+
+def test_words_for_missing_values_are_missing_numbers() -> None:
+    target = encode_target(pd.Series(["1,500", "NA", "2,500"]), "number")
+    np.testing.assert_array_equal(target.values, [1500, np.nan, 2500])

@@ -10,7 +10,7 @@ import pytest
 
 from iclbench.core import limits
 from iclbench.core.errors import DataError, IclbenchError, UsageError
-from iclbench.families.tabular.frame import read_frame
+from iclbench.families.tabular.frame import read_frame, read_labelled_frame
 
 TABLE = """price,colour,day,new,size
 "1,200",red,2020-01-01,True,1.5
@@ -43,6 +43,32 @@ def test_text_missing_values_dates_and_truth_values_are_read(tmp_path: Path, sep
 def test_integers_stay_integers(tmp_path: Path) -> None:
     frame = read_frame(write(tmp_path, "a,b,c\n1,1.0,2\n2,2.0,x\n"))
     assert [dtype.kind for dtype in frame.dtypes] == ["i", "i", "O"]
+
+
+@pytest.mark.parametrize("cells", [["01", "2", "10"], ["-007", "1", "2"], ["1234567890123456", "1", "2"]])
+def test_numbers_that_would_lose_digits_are_text(tmp_path: Path, cells: list[str]) -> None:
+    text = "code,x\n" + "".join(f"{cell},1.5\n" for cell in cells)
+    frame = read_frame(write(tmp_path, text))
+    assert frame["code"].tolist() == cells and frame["x"].dtype == float
+    for numbers in (["0", "0.5", "100"], ["1e-05", "0", "-0.1"], ["0.12345678901234567", "1", "2"]):
+        assert read_frame(write(tmp_path, text.replace("1.5", "{}").format(*numbers)))["x"].dtype == float
+
+
+def test_the_target_keeps_words_for_missing_values_as_text(tmp_path: Path) -> None:
+    path = write(tmp_path, "a,Class,b\nNA,x,1\nx,NA,2\ny,nan,3\ny,,4\n")
+    for target in ("Class", "2", None):
+        frame, labels = read_labelled_frame(path, target=target)
+        assert list(frame) == ["a", "b"] and frame["a"].tolist() == [None, "x", "y", "y"]
+        assert (labels.name, labels.tolist()) == ("Class", ["x", "NA", None, None])
+    assert read_labelled_frame(write(tmp_path, "a,b\nx,1\ny,NA\n"))[1].isna().tolist() == [False, True]
+
+
+def test_a_table_is_read_like_another(tmp_path: Path) -> None:
+    like = read_frame(write(tmp_path, "1,2,y\n5,x,1\n6,y,2\n"))
+    path = write(tmp_path, "2,1\n7,0.5\n")
+    assert read_frame(path, like=like).to_dict("list") == {"2": ["7"], "1": [0.5]}, "text is text"
+    with pytest.raises(DataError):
+        read_frame(path)
 
 
 @pytest.mark.parametrize("first", ["", "Unnamed: 0"])
