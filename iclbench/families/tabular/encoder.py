@@ -320,7 +320,9 @@ def encode_target(series: pd.Series, kind: TargetKind | None = None) -> EncodedT
             raise DataError(f"the target '{name}' has no finite values; choose another")
         unread = int((np.isnan(values) & ~is_missing(series)).sum())
         if unread and len(present) < len(values) * 0.95:
-            raise DataError(f"the target '{name}' has {unread} cells that are not finite numbers; replace them")
+            raise DataError(
+                f"{unread} of {len(values)} cells of the target '{name}' are not finite numbers; replace them"
+            )
         return EncodedTarget("number", values, ())
     category = Category(column_kinds.sorted_labels(series))
     codes = category.values(series)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,8 @@ def read_frame(path: Path | str, header: bool | None = None, like: pd.DataFrame 
         DataError: the file cannot be read, has no rows, or two columns have the same name.
         UsageError: `header` is given for a file format that contains column names.
     """
-    return _read(Path(path), header, like)[0]
+    dtypes = {} if like is None else dict(like.dtypes)
+    return _read(Path(path), header, dtypes, [name for name, dtype in dtypes.items() if dtype.kind == "O"])[0]
 
 
 def read_labelled_frame(
@@ -74,7 +75,8 @@ def read_labelled_frame(
         DataError: as in `read_frame`, or the table has one column, or no such target.
     """
     path = Path(path)
-    frame, texts = _read(path, header)
+    is_name = target is not None and not target.isdecimal()
+    frame, texts = _read(path, header, [str(target)] if is_name else ())
     names = list(frame.columns)
     if len(names) < 2:
         raise DataError(f"{path}: expected a target and at least one other column, got one column")
@@ -90,9 +92,10 @@ def read_labelled_frame(
 
 
 def _read(
-    path: Path, header: bool | None, like: pd.DataFrame | None = None
+    path: Path, header: bool | None, names_in_header: Collection[str] = (), text_names: Collection[str] = ()
 ) -> tuple[pd.DataFrame, Mapping[str, list[str]]]:
-    """The table, and the cells of every column of a CSV file as text."""
+    """The table, and the cells of every column of a CSV file as text. A first line with all `names_in_header` is a
+    header, and columns of `text_names` are text."""
     if not any(table_stem(path, suffix) is not None for suffix in FRAME_SUFFIXES):
         raise DataError(
             f"{path}: expected a table that ends in {', '.join(FRAME_SUFFIXES)}; save it as .csv, with commas, "
@@ -116,8 +119,7 @@ def _read(
             for column, values, numeric in zip(columns, cells, is_numeric, strict=True)
         ]
         return _named_frame(path, names, columns), {}
-    text_names = () if like is None else [name for name in like.columns if like[name].dtype == object]
-    names, cells = read_text_columns(path, header, () if like is None else list(like.columns))
+    names, cells = read_text_columns(path, header, names_in_header)
     columns = [
         _text_only(column) if name in text_names else _text_column(column)
         for name, column in zip(names, cells, strict=True)

@@ -63,6 +63,13 @@ def test_the_target_keeps_words_for_missing_values_as_text(tmp_path: Path) -> No
     assert read_labelled_frame(write(tmp_path, "a,b\nx,1\ny,NA\n"))[1].isna().tolist() == [False, True]
 
 
+def test_a_line_with_the_name_of_the_target_is_a_header(tmp_path: Path) -> None:
+    path = write(tmp_path, "2019,2020,y\n1,2,low\n3,4,high\n")
+    assert list(read_frame(path)) == ["column 1", "column 2", "column 3"]
+    frame, labels = read_labelled_frame(path, target="y")
+    assert list(frame) == ["2019", "2020"] and labels.tolist() == ["low", "high"]
+
+
 def test_a_table_is_read_like_another(tmp_path: Path) -> None:
     like = read_frame(write(tmp_path, "1,2,y\n5,x,1\n6,y,2\n")).drop(columns="y")
     path = write(tmp_path, "2,1\n7,0.5\n")
