@@ -41,7 +41,7 @@ def command(
             "--task",
             metavar="KIND",
             help="What to predict: classification (a label of --target) or regression (a number). Default: the kind of "
-            "RUN. Without RUN: classification for text, truth values and at most 10 different integers in at least 3 "
+            "RUN. Without RUN: classification for text, Boolean values and at most 10 distinct integers in at least 3 "
             "times as many rows, and regression for other numbers.",
         ),
     ] = None,

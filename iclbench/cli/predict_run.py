@@ -92,7 +92,7 @@ def read_tables(train: Path, new: Path, target: str, header: bool | None) -> Use
         rows, labels = read_labelled_frame(train, header if _is_csv(train) else None, target)
         new_frame = read_frame(new, header if _is_csv(new) else None, rows)
     names = [*rows.columns, str(labels.name)]
-    # Columns without names have the same position in both tables, except that the new one may lack the target.
+    # Columns without names are matched by position. The new table may lack the target column.
     has_names = _has_names(names)
     if not has_names and len(new_frame.columns) == len(rows.columns):
         new_frame = new_frame.set_axis(list(rows.columns), axis=1)
@@ -109,12 +109,12 @@ def read_tables(train: Path, new: Path, target: str, header: bool | None) -> Use
 
 
 def _has_names(names: Sequence[str]) -> bool:
-    """Whether columns have names of their own."""
+    """Return whether the file names the columns."""
     return {*names} != {f"column {i + 1}" for i in range(len(names))}
 
 
 def _remedy(train: Path, absent: list[str], names: list[str], has_names: bool) -> str:
-    """What to change if the new table has columns of these names and lacks others of the training table."""
+    """Return advice for a new table that has columns with these names and lacks some of the training table."""
     if has_names != _has_names(names):
         return "add a first line with the names of the columns" + (f" to {train}" if not has_names else "")
     by_key = {_key(name): name for name in names}
@@ -128,7 +128,7 @@ def _remedy(train: Path, absent: list[str], names: list[str], has_names: bool) -
 
 
 def _key(name: str) -> str:
-    """The name in lower case without spaces, hyphens and underscores."""
+    """Return the name in lower case without spaces, hyphens and underscores."""
     return re.sub(r"[\s_-]+", "", name.casefold())
 
 

@@ -116,7 +116,7 @@ class Date:
         return f"date{form}, in days since {self.first[:10]}"
 
     def ambiguity(self, cells: pd.Series) -> str:
-        """A remark if day and month of all cells can be exchanged; empty if not."""
+        """Return a remark if day and month can be exchanged in all cells, or else an empty text."""
         other = self.format.translate({ord("d"): "m", ord("m"): "d"})
         if other == self.format or other not in _DATE_FORMATS:
             return ""

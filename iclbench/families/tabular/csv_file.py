@@ -30,14 +30,14 @@ from iclbench.families.tabular.numerals import number, resembles_number
 SEPARATOR_HINT = "columns are separated by commas"
 SEPARATORS = ",;\t"
 _SEPARATOR_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs"}
-# Approximate overhead in bytes of a field in addition to its characters, and of a row in addition to its fields.
+# Approximate overhead in bytes of a field in addition to its characters. A row has twice this overhead.
 _FIELD_BYTES = 64
 # Spellings of a missing value in pandas, Excel, R and Weka, in lower case.
 MISSING = {
     *("", "na", "n/a", "<na>", "#na", "#n/a", "#n/a n/a", "nan", "-nan", "+nan", "null", "none", "?"),
     *("1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"),
 }
-# Those of them that are also names of classes, such as North America and Namibia, or no illness.
+# Spellings that may also be the label of a class, such as NA for North America.
 LABEL_WORDS = {"na", "n/a", "null", "none"}
 TRUTH_VALUES = {"true": 1.0, "false": 0.0}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -67,9 +67,11 @@ def read_csv(path: Path, header: bool | None = None) -> list[Column]:
 def read_text_columns(
     path: Path, header: bool | None = None, names: Collection[str] = ()
 ) -> tuple[list[str], list[list[str]]]:
-    """Read the names of the columns and their cells as text. A first line that contains all `names` is a header. Other
-    arguments and errors as in `read_csv`, except that columns may also be separated by semicolons or tabs: the first
-    separator of `,`, `;` and tab that gives all lines the same number of fields, more than one.
+    """Read the names of the columns and their cells as text. A first line that contains all `names` is a header.
+
+    Other arguments and errors are as in `read_csv`, but columns may also be separated by semicolons or tabs. The
+    separator is the first of comma, semicolon and tab that gives all lines the same number of fields, which must be
+    greater than 1. If none of them does, the separator is the most frequent one in the first line.
     """
     data = _data(path)
     rows = _rows_of_any_separator(path, data)
@@ -89,7 +91,7 @@ def read_text_columns(
 
 
 def _rows_of_any_separator(path: Path, data: bytes) -> list[tuple[int, list[str]]]:
-    """The lines and their cells. If no separator gives a table of several columns, that of the first line does."""
+    """Return the lines and their cells. If no separator gives a table of several columns, the first line decides."""
     for separator in SEPARATORS:
         try:
             rows = _rows(path, data, separator)

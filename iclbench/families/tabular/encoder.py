@@ -128,7 +128,8 @@ class TableEncoder:
 
     @property
     def summary(self) -> list[str]:
-        """All steps. Of many steps those of plain numbers are last, and the rest is the number of columns by kind."""
+        """The first steps, and a line that counts the other columns by kind. Plain numbers are last if there are many
+        columns."""
         steps, columns = self.steps, self._columns
         if len(steps) > MAX_LINES:
             order = sorted(range(len(steps)), key=lambda i: steps[i].endswith(": number"))
@@ -283,8 +284,8 @@ def encode_target(series: pd.Series, kind: TargetKind | None = None) -> EncodedT
     """Encode a target as numbers or classes.
 
     Text, truth values and categories are classes, and so are integers with at most ten different values in at least
-    three times as many rows. All others are numbers. The words NA, N/A, None and null are classes if other classes are
-    text, and missing targets otherwise.
+    three times as many rows. All other targets are numbers. The words NA, N/A, None and null are classes if other
+    classes are text, and missing targets otherwise.
 
     Args:
         series: the column.
@@ -338,7 +339,7 @@ def target_step(name: str, target: EncodedTarget) -> str:
 
 
 def target_remarks(target: EncodedTarget) -> list[str]:
-    """Remarks on rows without a target, and on words such as NA that are classes."""
+    """Return remarks on rows without a target, and on words such as NA that are classes."""
     remarks = []
     if dropped := int((~target.known).sum()):
         remarks.append(f"not used, no readable target: {dropped} of {len(target.known)} rows")
@@ -365,7 +366,7 @@ def check_varies(name: str, target: EncodedTarget) -> None:
 
 
 def list_lines(lines: Sequence[str], rest: str) -> list[str]:
-    """The first lines, and a line with the number of the others."""
+    """Return the first lines, and a line with the number of the others."""
     more = [f"{len(lines) - MAX_LINES} {rest}"] if len(lines) > MAX_LINES else []
     return [*lines[:MAX_LINES], *more]
 

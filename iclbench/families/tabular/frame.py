@@ -33,7 +33,7 @@ FRAME_SUFFIXES = (".csv", ".csv.gz", ".parquet", ".arff")
 _UNNAMED = re.compile(r"Unnamed: \d+")
 # Integers beyond this value are not exact in float64.
 _MAX_INTEGER = 2**53
-# Cells of joined columns that lose digits as numbers: leading zeros, and integers of more than 15 digits.
+# Cells that a number does not reproduce: those with leading zeros, and integers of more than 15 digits.
 _CODE = re.compile(r"(?:^|\n)[+-]?(?:0\d|\d{16,}(?:\n|$))")
 _TARGET_NAMES = ("target", "class")
 
@@ -45,12 +45,12 @@ def read_frame(path: Path | str, header: bool | None = None, like: pd.DataFrame 
         path: a `.csv`, `.csv.gz`, `.parquet` or `.arff` file. Columns of a CSV file are separated by commas, semicolons
             or tabs.
         header: whether the first line of a CSV file names the columns (default: inferred from its cells).
-        like: a table whose columns the file has. A first line of a CSV file with all its names is a header, and the
-            columns that have text in it are read as text.
+        like: a table with the same columns. The first line of a CSV file is a header if it contains all names of this
+            table, and columns that are text in this table are read as text.
 
     Returns:
-        Columns of numbers, of truth values, of dates (parquet) and of text, with text names. Dates and numbers with
-        thousands separators or leading zeros of a text file are text.
+        A data frame with columns of numbers, truth values, dates (parquet) and text. The names of columns are text.
+        Dates in text files, and numbers with separators of thousands or leading zeros, are text.
 
     Raises:
         DataError: the file cannot be read, has no rows, or two columns have the same name.
@@ -63,16 +63,16 @@ def read_frame(path: Path | str, header: bool | None = None, like: pd.DataFrame 
 def read_labelled_frame(
     path: Path | str, header: bool | None = None, target: str | None = None
 ) -> tuple[pd.DataFrame, pd.Series]:
-    """Read a table, and separate its target, where words such as NA are text if other cells are text.
+    """Read a table, and split it into inputs and target. In a target with text, words such as NA are text.
 
     Args:
-        path: as in `read_frame`.
-        header: as in `read_frame`.
+        path: the file, as in `read_frame`.
+        header: whether the first line names the columns, as in `read_frame`.
         target: name of the target or, if no name is a number, its number from 1 (default: the column `target` or
             `class`, in any case, or else the last one).
 
     Raises:
-        DataError: as in `read_frame`, or the table has one column, or no such target.
+        DataError: the file cannot be read as a table, has a single column, or lacks the target.
     """
     path = Path(path)
     is_name = target is not None and not target.isdecimal()
@@ -94,8 +94,8 @@ def read_labelled_frame(
 def _read(
     path: Path, header: bool | None, names_in_header: Collection[str] = (), text_names: Collection[str] = ()
 ) -> tuple[pd.DataFrame, Mapping[str, list[str]]]:
-    """The table, and the cells of every column of a CSV file as text. A first line with all `names_in_header` is a
-    header, and columns of `text_names` are text."""
+    """Return the table, and the cells of every column of a CSV file as text. A first line that contains all
+    `names_in_header` is a header, and the columns `text_names` are read as text."""
     if not any(table_stem(path, suffix) is not None for suffix in FRAME_SUFFIXES):
         raise DataError(
             f"{path}: expected a table that ends in {', '.join(FRAME_SUFFIXES)}; save it as .csv, with commas, "
@@ -154,7 +154,8 @@ def _check_unique(path: Path, names: Sequence[str]) -> None:
 
 
 def _text_column(cells: list[str], missing: set[str] = MISSING) -> pd.Series:
-    """A column of a text file: numbers, truth values or, if neither fits all cells, text; None for missing cells."""
+    """Convert a column of a text file to numbers, truth values or, if neither fits all cells, text. Missing cells
+    remain missing."""
     joined = "\n".join(cells)
     if _CODE.search(joined):
         return _text_only(cells, missing)
@@ -183,7 +184,7 @@ def _numbers(values: Sequence[float | None]) -> pd.Series:
 
 
 def _text_only(cells: list[str], missing: set[str] = MISSING) -> pd.Series:
-    """A column of text; None for missing cells."""
+    """Return a column of text, with None for missing cells."""
     return pd.Series([None if cell.lower() in missing else cell for cell in cells], dtype=object)
 
 

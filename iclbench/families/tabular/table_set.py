@@ -183,7 +183,7 @@ def folder_tables(folder: Path, kind: TargetKind, names: Sequence[str] = (), sui
 
 
 def read_labelled_table(path: Path, kind: TargetKind | None = None) -> LabelledTable:
-    """A file as a table with a target of this kind (default: the kind of its cells)."""
+    """Read a file as a table with a target of this kind (default: the kind of its cells)."""
     frame, target = read_labelled_frame(path)
     try:
         return LabelledTable.of(_stem(path), frame, target, kind, path)
