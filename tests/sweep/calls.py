@@ -1,4 +1,4 @@
-"""Functions that worker processes call in tests. They import no large modules."""
+"""Functions that worker processes run in the tests. This module has no slow imports."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ def sleep(seconds: float) -> int:
 
 
 def meet(folder: Path, name: str, other: str) -> str:
-    """Return as soon as the other call is running, too."""
+    """Wait until the other call has started, and return the name of this call."""
     (folder / name).touch()
     deadline = time.monotonic() + 60
     while not (folder / other).exists():
@@ -52,7 +52,7 @@ def fail(text: str) -> None:
 
 
 def stop_slowly(start_file: Path, checkpoint: Path) -> None:
-    """Write a checkpoint on SIGTERM and end, like a training run."""
+    """Wait for SIGTERM, write a checkpoint after a delay and return, like a training run."""
     signals: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
     start_file.write_text(str(os.getpid()))

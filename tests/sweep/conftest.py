@@ -9,7 +9,7 @@ from tests.conftest import small_card
 
 
 def tiny_grid(folder: Path, backbones: tuple[str, ...] = ("gpt2", "cnp"), steps: int = 4, **keys: object) -> Path:
-    """Write a grid card and its two task cards; returns the path of the grid card."""
+    """Write a grid card and its two task cards, and return the path of the grid card."""
     card = small_card()
     preset = card["presets"]["smoke"]  # type: ignore[index]
     preset["train"] |= {"steps": steps, "checkpoint_every": 2, "log_every": 2}

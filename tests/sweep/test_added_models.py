@@ -56,7 +56,7 @@ def comparisons(results: Path) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def packed_results(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame]:
-    """A folder with only packed files, and the scores of their contestants before packing."""
+    """Return a folder that contains only packed files, and the scores of all contestants before packing."""
     folder = tmp_path_factory.mktemp("added")
     cells = cells_of(folder, "cnp", "icicl-cnp")
     sweep(cells, folder / "swept")
@@ -88,7 +88,7 @@ def test_only_the_added_model_and_the_summary_are_computed(packed_results: tuple
 
 
 @pytest.mark.slow
-def test_a_cell_has_episode_scores_if_all_likelihood_metrics_have_errors(
+def test_a_packed_cell_has_episode_scores_only_if_all_likelihood_metrics_have_errors(
     packed_results: tuple[Path, pd.DataFrame], tmp_path: Path
 ) -> None:
     clean = Path(shutil.copytree(packed_results[0], tmp_path / "clean"))
@@ -110,7 +110,7 @@ def test_a_cell_has_episode_scores_if_all_likelihood_metrics_have_errors(
     assert incomplete == {"cnp", "icicl-cnp", "oracle-kernel"}
 
 
-def test_packed_errors_under_a_shift_are_squared_errors_only_for_point_predictors(
+def test_squared_errors_under_a_shift_are_packed_only_for_point_predictors(
     packed_results: tuple[Path, pd.DataFrame],
 ) -> None:
     folder = packed_results[0] / "reference"

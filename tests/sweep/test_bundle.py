@@ -1,4 +1,4 @@
-"""Bundles: files with all inputs of a job, and computation that continues after an interruption."""
+"""Bundles store all inputs of a job, and their computation continues after an interruption."""
 
 import json
 from dataclasses import replace
@@ -22,7 +22,7 @@ from tests.sweep.test_engine import DONE
 from tests.sweep.test_engine import cell as make_cell
 
 
-def test_a_file_holds_every_kind_of_cell_unchanged(grid: Path, tmp_path: Path) -> None:
+def test_cells_of_every_kind_survive_a_round_trip_through_a_file(grid: Path, tmp_path: Path) -> None:
     cells = tuple(grid_cells([str(grid)]))
     assert {cell.kind for cell in cells} == {"train", "evaluate", "probe"}
     bundle = Bundle(cells, Context(tmp_path, tmp_path / "data", "cuda", 3))
@@ -32,7 +32,7 @@ def test_a_file_holds_every_kind_of_cell_unchanged(grid: Path, tmp_path: Path) -
     assert [cell.hash for cell in read_bundle.cells] == [cell.hash for cell in cells]
 
 
-def test_a_file_holds_cells_of_language_models(tmp_path: Path) -> None:
+def test_language_model_cells_survive_a_round_trip_through_a_file(tmp_path: Path) -> None:
     cells = tuple(language_cells("deep-thinking-table-1"))[:2]
     bundle = Bundle(cells, Context(tmp_path))
     bundle.write(tmp_path / "one.json")
@@ -57,7 +57,7 @@ RIDGE = GridCell("evaluate", "ridge", "ridge", CONFIG.task, "smoke", options=OPT
         (RIDGE, ESTIMATORS, load_baseline("ridge")[1].estimator, "'evaluate ridge'"),
     ],
 )
-def test_a_file_that_was_written_by_other_code_is_refused(
+def test_a_bundle_written_by_a_different_code_version_is_refused(
     cell: GridCell, registry: Registry, component: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, bundle = tmp_path / "one.json", Bundle((cell,), Context(tmp_path))
@@ -75,7 +75,7 @@ def change(path: Path, **content: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | content))
 
 
-def test_a_file_with_another_schema_is_refused_and_one_from_another_commit_is_not(tmp_path: Path) -> None:
+def test_a_bundle_with_a_different_schema_is_refused_but_a_different_commit_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "one.json"
     bundle = Bundle((make_cell("train", "a"),), Context(tmp_path))
     bundle.write(path)
@@ -89,7 +89,7 @@ def test_a_file_with_another_schema_is_refused_and_one_from_another_commit_is_no
         Bundle.read(path)
 
 
-def test_work_continues_after_an_interruption_and_skips_cells_that_need_a_diverged_cell(tmp_path: Path) -> None:
+def test_a_bundle_continues_after_an_interruption_and_skips_cells_that_need_a_diverged_run(tmp_path: Path) -> None:
     train, other = make_cell("train", "a"), make_cell("train", "b")
     cells = (train, make_cell("evaluate", "a", (train,)), other, make_cell("evaluate", "b", (other,)))
     calls: list[str] = []

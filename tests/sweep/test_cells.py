@@ -1,4 +1,4 @@
-"""The cells of a grid card, and their hashes, which change only with the inputs of their rows."""
+"""The cells of a grid card and their hashes. A hash changes only if an input of the cell's rows changes."""
 
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,19 @@ from tests.sweep.conftest import tiny_grid
 
 
 def hashes(cells: list[GridCell]) -> dict[tuple[object, ...], str]:
-    """The hashes of cells by kind, run, task and probe."""
+    """Map the kind, run, task and probe of each cell to its hash."""
     return {(cell.kind, cell.run, cell.task, cell.options.get("probe")): cell.hash for cell in cells}
 
 
 def changed_cells(before: list[GridCell], after: list[GridCell]) -> set[tuple[str, str]]:
-    """Kind and run of the cells whose hash changed."""
+    """Return the kind and run of each cell whose hash changed."""
     old, new = hashes(before), hashes(after)
     assert old.keys() == new.keys()
     return {(str(key[0]), str(key[1])) for key in old if old[key] != new[key]}
 
 
 def one_task_cells(folder: Path, grid: dict[str, Any] | None = None, **card: object) -> list[GridCell]:
-    """The cells of one backbone on a task with several baselines and an oracle."""
+    """Return the cells of one backbone on a task with several baselines and an oracle."""
     folder.mkdir(exist_ok=True)
     task = folder / "tiny.toml"
     task.write_text(tomli_w.dumps(small_card(**card)))
@@ -54,7 +54,7 @@ def test_empty_overrides_do_not_change_runs(tmp_path: Path) -> None:
     assert [cell.hash for cell in empty] == [cell.hash for cell in plain]
 
 
-def test_every_run_baseline_and_probe_and_the_summary_is_a_cell(tmp_path: Path) -> None:
+def test_runs_baselines_probes_costs_and_the_summary_are_cells(tmp_path: Path) -> None:
     cells = one_task_cells(tmp_path)
     assert {(cell.kind, cell.run) for cell in cells} == EVALUATIONS | {(k, RUN) for k in ("train", "probe", "cost")}
     assert len({cell.hash for cell in cells}) == len(cells) == 9
@@ -69,7 +69,7 @@ def test_every_run_baseline_and_probe_and_the_summary_is_a_cell(tmp_path: Path) 
     assert [cell.run for cell in cells].index(SUMMARY) == 8
 
 
-def test_notes_file_names_and_orders_do_not_change_hashes(tmp_path: Path) -> None:
+def test_hashes_do_not_depend_on_notes_folders_or_the_order_of_lists(tmp_path: Path) -> None:
     before = one_task_cells(tmp_path / "a")
     reordered = {"evaluate": {"shifts": ["noisy", "orthants"]}, "cost": {"points": [6, 4]}, "notes": "reordered"}
     after = one_task_cells(tmp_path / "b", reordered, notes="a note", summary="another", source="a paper")
@@ -85,13 +85,13 @@ def test_notes_file_names_and_orders_do_not_change_hashes(tmp_path: Path) -> Non
             {"presets": {"train": {"lr": 2e-3}}},
             {(kind, RUN) for kind in ("train", "evaluate", "probe", "cost")} | {("evaluate", SUMMARY)},
         ),
-        # Settings of evaluations, costs and probes do not change the training.
+        # Settings of evaluations, costs and probes do not change the training cell.
         ({}, {"presets": {"episodes": 64}}, EVALUATIONS | {("probe", RUN)}),
         ({"evaluate": {"shifts": ["orthants"]}}, {}, EVALUATIONS),
         ({"evaluate": {"shifts": ["orthants", "noisy"], "seed": 1}}, {}, EVALUATIONS),
         ({"cost": {"points": [4]}}, {}, {("cost", RUN)}),
         ({"probe": {"contexts": {"smoke": [4]}}}, {}, {("probe", RUN)}),
-        # Oracles change kinds of contestants, gaps, scores, and the reference levels of a probe.
+        # Without oracles, least squares is a baseline, and the summary and the reference levels of the probe change.
         (
             {},
             {"oracles": [], "baselines": ["zero", "mean", "knn-3", "least-squares"]},
@@ -105,7 +105,7 @@ def test_notes_file_names_and_orders_do_not_change_hashes(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_a_hash_changes_with_the_inputs_of_the_rows(
+def test_a_setting_changes_only_the_hashes_of_cells_that_depend_on_it(
     tmp_path: Path, grid: dict[str, Any], card: dict[str, Any], expected: set[tuple[str, str]]
 ) -> None:
     before = one_task_cells(tmp_path / "a")
@@ -116,8 +116,8 @@ def test_a_hash_changes_with_the_inputs_of_the_rows(
     assert changed_cells(before, after) == expected
 
 
-def test_two_runs_with_the_same_configuration_and_different_names_are_two_cells(tmp_path: Path) -> None:
-    """Their rows have different names of runs."""
+def test_runs_with_equal_configurations_but_different_names_have_different_cells(tmp_path: Path) -> None:
+    """Their rows contain the name of the run."""
     variants = {"smoke": {"plain": [], "same": ["train.lr=1e-3"]}}
     training_cells = [cell for cell in one_task_cells(tmp_path, {"overrides": variants}) if cell.kind == "train"]
     assert [cell.run for cell in training_cells] == [RUN, "tiny-gpt2-same-smoke-s0"]
@@ -144,7 +144,7 @@ def test_two_grids_share_equal_cells(tmp_path: Path) -> None:
     assert {cell.hash for cell in all_cells if cell.run != SUMMARY} == single_hashes
 
 
-def test_a_baseline_is_evaluated_with_the_options_of_all_runs_with_the_same_evaluation_seed(tmp_path: Path) -> None:
+def test_a_baseline_evaluation_merges_the_options_of_runs_with_the_same_evaluation_seed(tmp_path: Path) -> None:
     more = [
         {
             "tasks": [str(tmp_path / "tiny.toml")],
@@ -170,7 +170,7 @@ def test_a_baseline_is_evaluated_with_the_options_of_all_runs_with_the_same_eval
     assert [cell.options["seed"] for cell in cells if cell.run == SUMMARY] == [0, 1]
 
 
-def test_cells_of_an_inapplicable_pair_have_the_reason_and_the_summary_does_not_need_them(tmp_path: Path) -> None:
+def test_excluded_cells_have_a_reason_and_are_not_needed_by_the_summary(tmp_path: Path) -> None:
     without = [{"tasks": [str(tmp_path / "tiny.toml")], "backbones": ["icicl-cnp"], "reason": "no related datasets"}]
     cells = one_task_cells(tmp_path, {"backbones": ["gpt2", "icicl-cnp"], "without": without})
     excluded = [cell for cell in cells if cell.contestant == "icicl-cnp"]
@@ -180,8 +180,8 @@ def test_cells_of_an_inapplicable_pair_have_the_reason_and_the_summary_does_not_
     assert not {cell.hash for cell in excluded} & set(summary.needs)
 
 
-def test_a_baseline_that_does_not_fit_the_task_is_not_applicable(tmp_path: Path) -> None:
-    """A grid may have one list of baselines for tasks with numbers and tasks with labels. Oracles are added to it."""
+def test_a_baseline_that_does_not_apply_to_a_task_is_skipped_with_a_reason(tmp_path: Path) -> None:
+    """A grid may have one list of baselines for regression and classification tasks. Oracles are added to the list."""
     cells = one_task_cells(tmp_path, {"evaluate": {"baselines": ["zero", "majority"]}})
     by_name = {cell.run: cell for cell in cells if cell.kind == "evaluate"}
     reason = by_name["majority"].reason
@@ -192,7 +192,7 @@ def test_a_baseline_that_does_not_fit_the_task_is_not_applicable(tmp_path: Path)
     assert "--baseline least-squares --baseline zero" in commands and "majority" not in commands
 
 
-def test_a_baseline_card_of_the_user_can_be_named_by_its_path(tmp_path: Path) -> None:
+def test_a_user_baseline_card_is_given_by_its_path_and_hashed_by_its_content(tmp_path: Path) -> None:
     card = tmp_path / "nearest.toml"
     card.write_text(tomli_w.dumps({"estimator": "knn", "summary": "mine", "settings": {"k": 1}}))
     cells = one_task_cells(tmp_path, {"evaluate": {"baselines": ["zero", str(card)]}})

@@ -1,4 +1,4 @@
-"""`iclbench list runs`, `rm` and `prune`: lists of runs, and deletion of runs with their results and nothing else."""
+"""The commands `iclbench list runs`, `rm` and `prune`."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def values_row(run: str, **changes: object) -> dict[str, object]:
 
 
 def write_evaluation(results: Path, run: str, **changes: object) -> list[Path]:
-    """Write the tables and sweep rows of an evaluation; returns their paths."""
+    """Write the tables and sweep rows of an evaluation, and return their paths."""
     folder, cells = results / "tables" / PROMPTS, results / "cells" / "tiny-linear-smoke"
     paths = [folder / f"{run}.values.parquet", folder / f"{run}.errors.parquet"]
     tables.write("values", [values_row(run, **changes)], paths[0], {})
@@ -89,9 +89,7 @@ def files(results: Path) -> set[Path]:
     return {path.relative_to(results) for path in results.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
-def test_rm_deletes_all_files_and_rows_of_a_run_and_nothing_else(
-    results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rm_deletes_only_the_run_and_its_unpacked_results(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     method_file = results / "tables" / PROMPTS / "a+deep-thinking-eta-0.02.values.parquet"
     tables.write("values", [values_row("a+deep-thinking-eta-0.02")], method_file, {})
     before = files(results)
@@ -106,7 +104,7 @@ def test_rm_deletes_all_files_and_rows_of_a_run_and_nothing_else(
     assert list(packed["run"]) == ["a", "a.b", "zero"]
 
 
-def test_rm_asks_for_a_confirmation_and_deletes_nothing_if_a_name_is_wrong(
+def test_rm_needs_confirmation_and_deletes_nothing_if_a_run_is_unknown_or_locked(
     results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = files(results)
@@ -124,7 +122,9 @@ def test_rm_asks_for_a_confirmation_and_deletes_nothing_if_a_name_is_wrong(
         assert (results / "runs" / "a").exists() is not answer
 
 
-def test_prune_removes_unneeded_files(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prune_removes_stale_files_and_results_of_deleted_runs(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     folder = results / "tables" / PROMPTS
@@ -156,7 +156,7 @@ def test_prune_removes_unneeded_files(results: Path, capsys: pytest.CaptureFixtu
     assert run_command("prune", results=results) == 0 and before - files(results) == removed
 
 
-def test_if_the_folder_of_runs_is_missing_results_of_runs_are_not_leftovers(results: Path) -> None:
+def test_results_are_not_leftovers_if_the_runs_folder_is_missing(results: Path) -> None:
     (results / "runs").rename(results.parent / "runs")
     assert leftovers(results) == []
 

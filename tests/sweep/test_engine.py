@@ -1,4 +1,4 @@
-"""The engine: the order of cells, and their outcomes after failures, dead workers and interruptions."""
+"""The sweep engine: the order of cells, and outcomes after failures, worker deaths and interruptions."""
 
 import threading
 import time
@@ -35,7 +35,7 @@ class Cell(GridCell):
 
 
 class Threads(ThreadPoolExecutor):
-    """An executor of threads."""
+    """A thread pool with the interface of a sweep executor."""
 
     def __init__(self, slots: int) -> None:
         super().__init__(slots)
@@ -47,7 +47,7 @@ class Threads(ThreadPoolExecutor):
 
 
 class RefusingExecutor(Threads):
-    """An executor whose workers cannot be set up."""
+    """An executor whose workers cannot start."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:  # type: ignore[override]
         future: Future[Any] = Future()
@@ -56,7 +56,7 @@ class RefusingExecutor(Threads):
 
 
 class Recorder:
-    """A report that records started and repeated cells."""
+    """A report that records started and retried cells."""
 
     def __init__(self) -> None:
         self.started_cells: list[str] = []
@@ -78,7 +78,7 @@ def cell(kind: str, run: str, needs: tuple[GridCell, ...] = (), task: str = "t",
 
 
 def task_cells(task: str, runs: tuple[str, ...]) -> list[Cell]:
-    """The training, evaluation and probe of every run, and the summary."""
+    """Return the training, evaluation and probe cells of every run, and the summary cell."""
     cells: list[Cell] = []
     for run in runs:
         train = cell("train", run, task=task)
@@ -101,7 +101,7 @@ def sweep(
     return engine.run(plan, CellStore(results), executor or Threads(slots), context, recorder or Recorder(), work)
 
 
-def test_a_cell_starts_after_its_needs_and_all_slots_are_busy(tmp_path: Path) -> None:
+def test_cells_start_after_the_cells_they_need_and_use_all_slots(tmp_path: Path) -> None:
     cells = [cell for task in ("a", "b") for cell in task_cells(task, ("gpt2", "cnp", "mamba"))]
     finished: list[str] = []
     lock, running_count, max_count = threading.Lock(), 0, 0
@@ -120,18 +120,18 @@ def test_a_cell_starts_after_its_needs_and_all_slots_are_busy(tmp_path: Path) ->
 
     outcomes = sweep(cells[::-1], tmp_path, work, slots=3)
     assert set(outcomes.values()) == {DONE} and len(outcomes) == len(cells)
-    assert sorted(finished) == sorted(cell.hash for cell in cells), "each cell once"
+    assert sorted(finished) == sorted(cell.hash for cell in cells), "each cell is computed once"
     assert max_count == 3
 
 
 def test_all_cells_of_a_run_are_computed_before_the_next_run_except_near_the_end(tmp_path: Path) -> None:
-    """With one slot, the end is the last two of five training runs."""
+    """With one slot and five runs, the last training starts before the evaluation of the fourth run."""
     recorder = Recorder()
     sweep(task_cells("t", ("a", "b", "c", "d", "e")), tmp_path, lambda cell, context: DONE, recorder=recorder)
     order = [key.removesuffix("-t") for key in recorder.started_cells]
     by_run = [f"{kind}-{run}" for run in "abc" for kind in ("train", "evaluate", "probe")]
     assert order[:7] == by_run[:7]
-    assert order.index("train-e") < order.index("evaluate-d"), "the last training does not start last"
+    assert order.index("train-e") < order.index("evaluate-d"), "the last training starts early"
     assert order[-1] == "evaluate-summary"
 
 
@@ -163,7 +163,7 @@ def test_a_failed_run_fails_only_the_cells_that_need_it(tmp_path: Path) -> None:
     assert outcomes["evaluate-summary-t"] == DONE, "the summary covers the finished evaluations"
 
 
-def test_a_cell_whose_worker_dies_is_repeated_once_and_then_fails(tmp_path: Path) -> None:
+def test_a_cell_whose_worker_dies_is_retried_once_and_then_fails(tmp_path: Path) -> None:
     attempts: list[str] = []
 
     def work(cell: GridCell, context: Context) -> Outcome:
@@ -183,7 +183,7 @@ def test_a_cell_whose_worker_dies_is_repeated_once_and_then_fails(tmp_path: Path
     assert store.rows.loc["train-large-t", "status"] == "failed"
 
 
-def test_inapplicable_cells_get_a_row_with_the_reason_and_are_not_computed(tmp_path: Path) -> None:
+def test_inapplicable_cells_are_recorded_with_a_reason_and_not_computed(tmp_path: Path) -> None:
     train = cell("train", "cnp", reason="no related datasets")
     cells = [train, cell("evaluate", "cnp", (train,), "t", "no related datasets")]
 
@@ -202,7 +202,7 @@ def test_finished_cells_are_not_repeated_and_cells_that_need_them_are_computed(t
     assert outcomes["evaluate-gpt2-t"] == DONE
 
 
-def test_cells_that_need_cells_of_excluded_kinds_are_not_computed(tmp_path: Path) -> None:
+def test_cells_that_need_an_excluded_kind_of_cell_are_not_computed(tmp_path: Path) -> None:
     cells = task_cells("t", ("gpt2", "cnp"))
     done = {"train-gpt2-t"}
     states = {cell.hash: "done" if cell.hash in done else "todo" for cell in cells}
@@ -216,14 +216,14 @@ def test_cells_that_need_cells_of_excluded_kinds_are_not_computed(tmp_path: Path
     assert set(outcomes) == {"evaluate-gpt2-t"}
 
 
-def test_the_sweep_ends_if_no_worker_can_be_set_up(tmp_path: Path) -> None:
+def test_the_sweep_ends_if_no_worker_can_start(tmp_path: Path) -> None:
     executor = RefusingExecutor(2)
     with pytest.raises(WorkerStartError):
         sweep(task_cells("t", ("gpt2",)), tmp_path, lambda cell, context: DONE, executor=executor)
     assert executor.is_stopped
 
 
-def test_ctrl_c_stops_the_workers_and_finished_cells_are_reported(tmp_path: Path) -> None:
+def test_ctrl_c_stops_the_workers_and_reports_finished_cells(tmp_path: Path) -> None:
     barrier = threading.Barrier(2)
     finished: list[str] = []
 
@@ -246,7 +246,7 @@ def test_ctrl_c_stops_the_workers_and_finished_cells_are_reported(tmp_path: Path
     assert 1 <= len(finished) <= 3
 
 
-def test_an_error_of_a_worker_fails_the_cell(tmp_path: Path) -> None:
+def test_an_error_raised_in_a_worker_fails_the_cell(tmp_path: Path) -> None:
     def work(cell: GridCell, context: Context) -> Outcome:
         raise IclbenchError("ValueError: odd")
 
@@ -270,7 +270,7 @@ class BundleRecorder(Threads):
 def sweep_bundles(
     cells: list[Cell], results: Path, work: Callable[[GridCell, Context], Outcome], seconds: float
 ) -> BundleRecorder:
-    """Run a sweep with bundles of this many seconds. Every cell is estimated to take one second."""
+    """Run a sweep with bundles of about `seconds` seconds. Every cell is estimated to take one second."""
     executor = BundleRecorder()
     plan = Plan(tuple(cells), {cell.hash: "todo" for cell in cells}, tuple(cells))
     bundling = engine.Bundling(seconds, lambda cell: 1.0)
@@ -278,7 +278,7 @@ def sweep_bundles(
     return executor
 
 
-def test_a_bundle_is_filled_with_cells_and_their_followers_up_to_its_duration(tmp_path: Path) -> None:
+def test_bundles_are_filled_up_to_their_duration_and_keep_dependent_cells_together(tmp_path: Path) -> None:
     cells = task_cells("t", ("a", "b", "c"))
     small_bundles = sweep_bundles(cells, tmp_path, lambda cell, context: DONE, seconds=0)
     assert small_bundles.bundles == [
@@ -291,7 +291,7 @@ def test_a_bundle_is_filled_with_cells_and_their_followers_up_to_its_duration(tm
     assert large_bundles.outcomes == small_bundles.outcomes
 
 
-def test_a_run_that_fails_in_a_bundle_fails_its_followers(tmp_path: Path) -> None:
+def test_a_failed_run_in_a_bundle_fails_the_cells_that_need_it(tmp_path: Path) -> None:
     def work(cell: GridCell, context: Context) -> Outcome:
         return Outcome("failed", "no memory") if cell.hash == "train-a-t" else DONE
 
@@ -302,7 +302,7 @@ def test_a_run_that_fails_in_a_bundle_fails_its_followers(tmp_path: Path) -> Non
     assert "no memory" in str(outcomes["probe-a-t"].reason)
 
 
-def test_finished_cells_of_a_bundle_are_not_repeated_after_its_worker_died(tmp_path: Path) -> None:
+def test_finished_cells_of_a_bundle_are_not_repeated_after_its_worker_dies(tmp_path: Path) -> None:
     calls: list[str] = []
 
     def work(cell: GridCell, context: Context) -> Outcome:
@@ -317,7 +317,7 @@ def test_finished_cells_of_a_bundle_are_not_repeated_after_its_worker_died(tmp_p
     assert executor.bundles[0][:2] == ["train-a-t", "evaluate-a-t"] and "train-a-t" not in executor.bundles[1]
 
 
-def test_a_cell_that_kills_its_worker_twice_fails_and_the_others_of_the_bundle_are_done(tmp_path: Path) -> None:
+def test_a_cell_that_kills_its_worker_twice_fails_and_other_runs_in_the_bundle_finish(tmp_path: Path) -> None:
     def work(cell: GridCell, context: Context) -> Outcome:
         if cell.hash == "train-b-t":
             raise WorkerDiedError("killed", {})
@@ -330,7 +330,7 @@ def test_a_cell_that_kills_its_worker_twice_fails_and_the_others_of_the_bundle_a
     assert "killed" in str(outcomes["train-b-t"].reason)
 
 
-def test_the_simulated_makespan_is_that_of_list_scheduling(tmp_path: Path) -> None:
+def test_makespans_are_simulated_by_list_scheduling(tmp_path: Path) -> None:
     cells = [cell("train", f"r{n}") for n in range(10)]
     plan = Plan(tuple(cells), {cell.hash: "todo" for cell in cells}, tuple(cells))
     single = engine.Bundling(0.0, lambda cell: 6.0, is_grouped=False)
@@ -344,7 +344,7 @@ def test_the_simulated_makespan_is_that_of_list_scheduling(tmp_path: Path) -> No
 
 
 class AdoptingRecorder(BundleRecorder):
-    """An executor that has bundles of an earlier sweep."""
+    """An executor that adopts the bundles of an earlier sweep."""
 
     def __init__(self, bundles: list[Bundle], outcomes: dict[str, Outcome]) -> None:
         super().__init__()
@@ -374,7 +374,7 @@ def test_bundles_of_an_earlier_sweep_are_collected_and_not_repeated(tmp_path: Pa
     assert [evaluate.hash] not in executor.bundles and len(executor.bundles) == len(other_cells)
 
 
-def test_a_job_that_ends_without_outcomes_is_not_repeated_forever(tmp_path: Path) -> None:
+def test_a_job_that_ends_without_outcomes_is_retried_only_once(tmp_path: Path) -> None:
     class SilentExecutor(Threads):
         def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:  # type: ignore[override]
             future: Future[Any] = Future()

@@ -38,7 +38,7 @@ CARD = {
     "presets": ["smoke", "small"],
     "seeds": [0, 1],
 }
-# Another part of the card, with other runs.
+# A second part of the card with different runs.
 PART = {"tasks": ["linear"], "backbones": ["mamba"], "presets": ["smoke"], "seeds": [0]}
 # Tasks, backbones and number of seeds of each figure, from the text of the paper.
 PAPER = {
@@ -50,11 +50,11 @@ PAPER = {
     "mamba-icl-9": ({"linear"}, {"gpt2", "mamba"}, 1),
     "mamba-icl-10": ({"skewed-linear"}, {"gpt2", "mamba"}, 3),
 }
-# The same for CoQE, whose paper does not state seeds. Tasks are levels of P_bursty and alpha, or classes of functions.
+# The same for the CoQE paper, which does not state seeds. A task is a function class or a level of P_bursty or alpha.
 SUFFIXES = ("", "-p0", "-p50", "-p100", "-alpha1", "-alpha2")
 LEVELS = {f"bursty{images}{level}" for images in ("", "-omniglot") for level in SUFFIXES}
 ALPHA_1 = {"bursty-alpha1", "bursty-omniglot-alpha1"}
-# The released code of CoQE learns positions, also in the Transformer that it is compared with.
+# In the released code, CoQE and its Transformer baseline learn positional embeddings.
 POSITIONS = {"gpt2", "coqe", "gpt2-learned", "coqe-learned"}
 COQE = {
     "coqe-3": ({"linear-10", "sparse-linear-10", "relu-network-shared", "combination"}, POSITIONS, 3),
@@ -67,7 +67,7 @@ COQE = {
 }
 
 
-# Runs are cached, since resolving a grid can take seconds. They are immutable.
+# Cached because resolving a grid can take seconds. The runs are immutable.
 resolved_runs = cache(grid_runs)
 
 
@@ -83,12 +83,12 @@ def command_words(run: GridRun) -> Iterator[list[str]]:
         yield shlex.split(line)
 
 
-def test_every_figure_on_simple_functions_has_a_card() -> None:
+def test_every_reproduced_figure_has_a_shipped_grid() -> None:
     assert {*PAPER, *COQE} <= set(SHIPPED)
 
 
 @pytest.mark.parametrize("grid", [*PAPER, *COQE])
-def test_a_card_has_the_tasks_backbones_and_seeds_of_its_figure(grid: str) -> None:
+def test_a_grid_has_the_tasks_backbones_and_seeds_of_its_figure(grid: str) -> None:
     tasks, backbones, seeds = (PAPER | COQE)[grid]
     for preset in ("small", "paper"):
         runs = resolved_runs(grid, preset)
@@ -97,14 +97,14 @@ def test_a_card_has_the_tasks_backbones_and_seeds_of_its_figure(grid: str) -> No
         assert {run.config.seed for run in runs} == set(range(seeds))
 
 
-def test_the_network_baseline_of_figure_3_takes_the_50_steps_of_the_released_code() -> None:
+def test_the_network_baseline_of_coqe_figure_3_trains_for_50_steps_as_in_the_released_code() -> None:
     assert {run.baselines for run in resolved_runs("coqe-3")} == {("zero", "least-squares", "lasso-1e-2", "mlp-50")}
     assert "mlp-50" in load_task("relu-network-shared")[1].baselines
     assert load_baseline("mlp-50")[1].settings == {"steps": 50, "lr": 5e-3}
 
 
 def covering_runs(runs: list[GridRun]) -> list[GridRun]:
-    """A subset of runs that contains every task, every backbone and every override at least once."""
+    """Select runs that together contain every task, backbone and override at least once."""
     covered: set[tuple[str, str]] = set()
     selected = []
     for run in runs:
@@ -124,8 +124,8 @@ def covering_runs(runs: list[GridRun]) -> list[GridRun]:
     + [pytest.param(grid, True, marks=pytest.mark.slow) for grid in SHIPPED],
 )
 def test_the_command_line_accepts_every_command_of_a_shipped_grid(grid: str, all_runs: bool) -> None:
-    """The fast test covers every task, backbone and override once, and `make test-slow` all combinations."""
-    # One run represents those that differ only in the seed.
+    """The fast test covers every task, backbone and override. `make test-slow` covers all combinations."""
+    # Of runs that differ only in the seed, only one is tested.
     runs = {run.config.model_copy(update={"seed": 0}).model_dump_json(): run for run in resolved_runs(grid)}
     for run in runs.values() if all_runs else covering_runs(list(runs.values())):
         for program, command, *rest in command_words(run):
@@ -150,13 +150,13 @@ def cached_parser(command: str) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("grid", SHIPPED)
-def test_the_runs_of_a_grid_have_different_names(grid: str) -> None:
+def test_run_names_are_unique_within_a_grid(grid: str) -> None:
     run_names = [check_name(run.name) for run in resolved_runs(grid)]
     assert len(set(run_names)) == len(run_names)
 
 
 @pytest.mark.slow
-def test_runs_with_the_same_name_in_two_grids_are_the_same_run() -> None:
+def test_runs_with_the_same_name_in_two_grids_have_the_same_configuration() -> None:
     runs: dict[str, GridRun] = {}
     for grid in SHIPPED:
         for run in resolved_runs(grid):
@@ -164,7 +164,7 @@ def test_runs_with_the_same_name_in_two_grids_are_the_same_run() -> None:
     assert "skewed-linear-gpt2-paper-s2" in runs
 
 
-def test_figure_1_extrapolates_every_shift_and_figure_10_every_trained_length() -> None:
+def test_figure_1_extrapolates_every_shift_and_figure_10_varies_the_training_length() -> None:
     runs = resolved_runs("mamba-icl-1", "paper")
     assert {(run.config.task.points, run.extrapolate) for run in runs} == {(40, 500)}
     assert all(shift.endswith("+points-500") for run in runs for shift in run.shifts)
@@ -180,7 +180,7 @@ def test_figure_1_extrapolates_every_shift_and_figure_10_every_trained_length() 
 
 
 @pytest.mark.parametrize("grid", ["mamba-icl-1", "mamba-icl-10"])
-def test_all_curricula_end_at_the_same_step_and_well_before_training(grid: str) -> None:
+def test_all_curricula_of_a_grid_end_at_the_same_step_in_the_first_half_of_training(grid: str) -> None:
     for preset, complete in (("small", 1000), ("paper", 30_000)):
         for run in resolved_runs(grid, preset):
             train, length = run.config.train, run.config.task.points + 1
@@ -190,20 +190,20 @@ def test_all_curricula_end_at_the_same_step_and_well_before_training(grid: str) 
             assert complete < train.steps / 2
 
 
-def test_figures_8_and_9_have_the_same_runs_at_a_constant_rate() -> None:
+def test_figures_8_and_9_use_the_same_runs_with_a_constant_learning_rate() -> None:
     eight, nine = resolved_runs("mamba-icl-8"), resolved_runs("mamba-icl-9")
     assert [run.config for run in eight] == [run.config for run in nine]
     assert {run.config.train.schedule for run in eight} == {"constant"}
     assert {run.config.train.lr for run in eight if run.config.preset == "paper"} == {1e-4}
 
 
-def test_probes_have_the_context_sizes_of_the_paper() -> None:
+def test_probes_use_the_context_sizes_of_the_paper() -> None:
     contexts = {run.config.task.name: run.contexts for run in resolved_runs("mamba-icl-3", "paper")}
     assert contexts == {"skewed-linear": (40,), "sparse-linear": (40,), "relu-network": (100,), "decision-tree": (100,)}
     assert {run.contexts for run in resolved_runs("mamba-icl-4", "paper")} == {(40, 80, 120, 160)}
 
 
-def test_coqe_and_its_transformer_have_the_same_size_and_rate_as_in_the_paper() -> None:
+def test_coqe_and_its_transformer_baseline_have_equal_sizes_and_the_settings_of_the_paper() -> None:
     for run in resolved_runs("coqe-3", "paper"):
         sizes, train = run.config.backbone.settings, run.config.train
         assert (sizes["layers"], sizes["width"], sizes["heads"]) == (3, 64, 2)
@@ -217,7 +217,7 @@ def test_coqe_and_its_transformer_have_the_same_size_and_rate_as_in_the_paper() 
         assert size.keys() == {"coqe-learned", "gpt2-learned", "coqe", "gpt2"}
         for positions in ("-learned", ""):
             pair = size[f"coqe{positions}"], size[f"gpt2{positions}"]
-            assert abs(pair[0] - pair[1]) <= 1, "except for the bias of the read-out"
+            assert abs(pair[0] - pair[1]) <= 1, "equal except for the bias of the read-out"
 
 
 def _parameters(run: GridRun) -> int:
@@ -225,7 +225,7 @@ def _parameters(run: GridRun) -> int:
     return int(config.backbone.build(config.shape(config.task.build())).parameter_count)
 
 
-def test_table_1_has_the_five_released_levels_of_noise_and_table_2_its_three_models() -> None:
+def test_coqe_table_1_has_five_noise_levels_and_table_2_three_models() -> None:
     """The released code changes mean and standard deviation together, as in (5, 3) and (9, 7)."""
     for preset in ("small", "paper"):
         runs = [run.config for run in resolved_runs("coqe-table-1", preset) if run.config.seed == 0]
@@ -243,7 +243,7 @@ def test_table_1_has_the_five_released_levels_of_noise_and_table_2_its_three_mod
     assert sizes == {("resnet-64", 4), ("resnet-64", 12), ("resnet-512", 4), ("resnet-512", 12)}
 
 
-def test_all_runs_of_icl_iwl_except_one_transformer_have_the_same_image_encoder() -> None:
+def test_all_icl_iwl_models_except_one_transformer_use_the_same_image_encoder() -> None:
     for preset, encoder in (("small", "contours-512"), ("paper", "resnet-512")):
         runs = [run for run in resolved_runs("icl-iwl", preset) if run.config.seed == 0 and run.task == "bursty"]
         with_encoder = [run for run in runs if run.config.backbone.settings["encoder"] == encoder]
@@ -252,7 +252,7 @@ def test_all_runs_of_icl_iwl_except_one_transformer_have_the_same_image_encoder(
         assert other.backbone == "transformer" and other.config.backbone.settings["encoder"].endswith("-64")
 
 
-def test_the_learning_rate_of_bursty_cards_with_the_preset_paper_is_that_of_the_released_code() -> None:
+def test_the_paper_preset_of_bursty_tasks_uses_the_learning_rate_of_the_released_code() -> None:
     """Adam without clipping. The rate increases linearly to 3e-4 at step 4,000 and then decays as 1 / sqrt(step)."""
     for task in LEVELS:
         train = load_task(task)[1].presets["paper"].train
@@ -261,7 +261,7 @@ def test_the_learning_rate_of_bursty_cards_with_the_preset_paper_is_that_of_the_
         assert rates == pytest.approx([0.75e-4, 3e-4, 1.5e-4])
 
 
-def test_omniglot_cards_differ_from_those_of_procedural_glyphs_only_in_their_images() -> None:
+def test_omniglot_cards_equal_procedural_cards_except_for_the_images() -> None:
     for level in SUFFIXES:
         procedural, real = (load_task(f"bursty{images}{level}")[1] for images in ("", "-omniglot"))
         assert real.parameters == procedural.parameters | {"glyphs": "omniglot"}
@@ -322,7 +322,7 @@ def test_parts_of_a_grid_have_separate_evaluations_probes_and_costs(tmp_path: Pa
     first, excluded, other = grid_runs(write(tmp_path, card))
     trained_length = first.config.task.points
     assert first.shifts == (f"noisy-1+points-{2 * trained_length}", "orthants"), (
-        "shifts in `shifts_of` are at the training length"
+        "shifts in `shifts_of` are not extrapolated"
     )
     assert first.cost_points == tuple(sorted({4, 6, trained_length}))
     assert (first.evaluation_seed, first.exclusion, first.contexts) == (1, None, None)
@@ -344,7 +344,7 @@ def test_an_added_model_is_trained_once_on_every_task_and_preset_of_a_grid() -> 
     added = [run for run in extended if run.backbone == name]
     assert {(run.config.task.name, run.config.preset) for run in added} == groups
     assert len({run.name for run in extended}) == len(extended)
-    # A backbone of a later part is added to the tasks of the other parts.
+    # An added backbone that a later part contains is also trained on the tasks of the other parts.
     assert {(run.config.task.name, run.config.preset) for run in extended if run.backbone == "deltanet"} == groups
     assert len({(run.config.task.name, run.config.preset, run.config.seed) for run in added}) == len(added)
     assert {run.name for run in plain} <= {run.name for run in extended}
@@ -355,7 +355,7 @@ def test_an_added_model_is_trained_once_on_every_task_and_preset_of_a_grid() -> 
     assert linear[name].config.backbone.settings == linear["cnp"].config.backbone.settings
 
 
-def test_a_grid_of_language_models_takes_no_added_backbone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_backbones_cannot_be_added_to_a_grid_of_language_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "deep-thinking-3", "--add", "gpt2", "--dry-run"]) == 2
     assert "'deep-thinking-3'" in capsys.readouterr().err
 
@@ -384,8 +384,8 @@ def test_the_commands_of_all_parts_are_printed_without_excluded_pairs(
     ]
 
 
-def test_commands_are_safe_in_a_shell(tmp_path: Path) -> None:
-    """A path with a space and a value with quotes are one word each in `sh`."""
+def test_commands_are_quoted_for_the_shell(tmp_path: Path) -> None:
+    """A path with spaces or a semicolon is a single word in `sh`."""
     folder = tmp_path / "a folder; echo"
     folder.mkdir()
     card = {**load_task("linear")[1].model_dump(mode="json", exclude_unset=True)}
@@ -470,7 +470,7 @@ def test_the_error_for_a_card_that_is_invalid_for_a_task_is_one_line_and_names_t
     assert all(str(name) in message for name in names), message
 
 
-def test_errors_of_a_grid_have_codes(tmp_path: Path) -> None:
+def test_grid_errors_have_error_codes(tmp_path: Path) -> None:
     with refused("duplicate", "'linear-gpt2-smoke-s0'"):
         grid_runs(write(tmp_path, CARD | {"more": [PART | {"backbones": ["gpt2"]}]}))
     with refused("bad-value", "evaluate.extrapolate.small", 20):
@@ -487,7 +487,7 @@ def test_a_path_to_a_grid_card_is_recognised(tmp_path: Path) -> None:
     assert not is_grid("mamba-icl-1")
 
 
-def test_grids_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_a_grid_its_commands_and_its_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, CARD)
     assert main(["show", path]) == 0
     values = tomllib.loads(capsys.readouterr().out)
@@ -527,13 +527,13 @@ def test_a_built_wheel_contains_the_cards(tmp_path: Path) -> None:
     assert "iclbench/_cards/grids/rates/grid.toml" in wheel_files
 
 
-def test_cards_have_exactly_the_designed_keys() -> None:
+def test_grid_cards_have_exactly_the_expected_keys() -> None:
     keys = {"tasks", "backbones", "presets", "seeds", "evaluate", "probe", "cost", "weights", "without", "overrides"}
     assert set(GridPart.model_fields) == keys
     assert set(GridCard.model_fields) == keys | {"summary", "source", "notes", "more", "pairs", "engine"}
 
 
-def test_pairs_add_runs_for_the_seeds_that_no_part_of_the_grid_has(tmp_path: Path) -> None:
+def test_pairs_add_runs_for_seeds_that_the_grid_lacks(tmp_path: Path) -> None:
     path = tmp_path / "paired.toml"
     card: dict[str, Any] = {
         "summary": "a pair",
@@ -564,7 +564,7 @@ def test_pairs_add_runs_for_the_seeds_that_no_part_of_the_grid_has(tmp_path: Pat
     assert all(name in str(error.value) for name in ("pairs", "'gpt2'", "'quadratic'", "'smoke'"))
 
 
-def test_all_spellings_of_a_name_in_a_grid_are_equal(tmp_path: Path) -> None:
+def test_names_in_a_grid_are_case_insensitive_and_may_contain_underscores(tmp_path: Path) -> None:
     card = CARD | {"tasks": ["Linear", "skewed_linear"], "backbones": ["GPT2", "cnp"]}
     card |= {"presets": ["smoke"], "seeds": [0]}
     pair = {"a": "gpt2", "b": "CNP", "tasks": ["Skewed_Linear"], "preset": "smoke", "seeds": [0, 1, 2]}

@@ -113,7 +113,7 @@ def test_a_job_that_is_not_requeued_reports_the_reason(tmp_path: Path) -> None:
     assert "timed-out too many times" in str(result) and "[slurm]" in str(result)
 
 
-def test_a_cancelled_job_is_not_requeued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelled_and_requeued_jobs_are_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     for state in ("CANCELLED", "COMPLETING", "PENDING"):
         monkeypatch.setattr(slurm, "_call", lambda *words, state=state: f"JobId=7 JobState={state} Reason=None")
@@ -128,7 +128,7 @@ def test_a_cancelled_job_is_not_requeued(tmp_path: Path, monkeypatch: pytest.Mon
     assert not slurm._is_cancelled_or_requeued()
 
 
-def test_a_job_with_another_schema_fails_and_one_from_another_commit_warns(tmp_path: Path) -> None:
+def test_a_bundle_with_a_different_schema_fails_and_a_different_version_gives_a_warning(tmp_path: Path) -> None:
     files = submit_bundle(tmp_path)
     content = json.loads(files.bundle.read_text())
     files.bundle.write_text(json.dumps(content | {"code": {"version": "0.0.1", "commit": None}}))
@@ -144,7 +144,7 @@ def test_a_job_with_another_schema_fails_and_one_from_another_commit_warns(tmp_p
     assert isinstance(error, WorkerStartError) and "schema" in str(error) and "\n" not in str(error)
 
 
-def test_the_error_for_a_folder_that_nodes_do_not_share_names_the_node(
+def test_the_error_for_an_unshared_results_folder_names_the_node(
     executor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slurm, "_FAILURE_SECONDS", 0.0)
@@ -155,13 +155,13 @@ def test_the_error_for_a_folder_that_nodes_do_not_share_names_the_node(
     error = failure(future)
     assert isinstance(error, WorkerStartError) and error.code == "missing-file"
     assert "n3" in str(error) and "--results" in str(error)
-    # If the job has started, the same state is a failure of only this job.
+    # After the job has started, the same state fails only this job.
     submit_bundle(executor.folder).start_file.write_text("{}")
     ((_, future),) = executor.adopted(lambda bundle: True)
     assert isinstance(failure(future), WorkerDiedError)
 
 
-def test_refused_bundles_wait_for_running_jobs_and_fail_if_there_are_none(
+def test_refused_bundles_wait_for_running_jobs_and_fail_if_no_job_runs(
     executor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = executor.submit(work_through, Bundle((CELL,), Context(executor.folder)), finish)
@@ -192,7 +192,9 @@ def test_a_node_with_a_wrong_clock_is_reported_once(tmp_path: Path) -> None:
     assert len(lines) == 1
 
 
-def test_a_bundle_reports_an_exceeded_quota_as_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exceeded_disk_quota_is_reported_as_the_error_of_the_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = submit_bundle(tmp_path)
     monkeypatch.setattr(f"{__name__}.finish", _over_quota)
     Job(str(files.bundle), WORK)()
@@ -254,7 +256,7 @@ def test_jobs_that_cannot_be_polled_keep_their_files_and_can_be_cancelled(
     assert calls == [("scancel", "7")] and files.cancel_file.exists() and not files.job.exists()
 
 
-def test_three_jobs_that_fail_before_their_start_end_the_sweep(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sweep_ends_after_three_jobs_fail_before_starting(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm, "_FAILURE_SECONDS", 0.0)
     (executor.folder / "logs").mkdir()
     (executor.folder / "logs" / "7_0_log.out").touch()
@@ -272,7 +274,9 @@ def test_three_jobs_that_fail_before_their_start_end_the_sweep(executor: Any, mo
     assert "engines.toml" in str(errors[-1])
 
 
-def test_the_status_is_available_with_damaged_or_missing_files(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_job_status_is_available_even_if_files_are_damaged_or_missing(
+    executor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = submit_bundle(executor.folder)
     monkeypatch.setattr(slurm, "query_job_states", lambda jobs: {"7": JobState("RUNNING")})
     assert executor.progress("one") == (0, 1)
@@ -298,14 +302,14 @@ def test_results_folders_with_characters_that_slurm_cannot_use_are_refused(
             SlurmExecutor(tmp_path / name, EngineSettings())
 
 
-def test_jobs_that_an_earlier_sweep_started_do_not_count_as_started(
+def test_a_job_started_by_an_earlier_sweep_does_not_hide_three_start_failures(
     executor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit_bundle(executor.folder, "earlier", has_job_file=False).start_file.write_text("{}")
-    test_three_jobs_that_fail_before_their_start_end_the_sweep(executor, monkeypatch)
+    test_the_sweep_ends_after_three_jobs_fail_before_starting(executor, monkeypatch)
 
 
-def test_parallel_jobs_are_shared_in_proportion_to_the_sizes_of_arrays(
+def test_the_limit_on_parallel_jobs_is_split_in_proportion_to_array_sizes(
     executor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of ten parallel jobs, the array of nine one-hour bundles gets nine, and the bundle of two days gets one."""

@@ -1,4 +1,4 @@
-"""Sweeps whose workers or parents are killed at any moment: repeating the command gives the same bytes."""
+"""A sweep that is killed at any moment and repeated gives the same tables."""
 
 import os
 import random
@@ -50,7 +50,7 @@ def finish_sweep(grid: Path, results: Path) -> None:
 
 
 def workers(parent: int) -> list[int]:
-    """Ids of the worker processes of a sweep, without its resource tracker."""
+    """Return the process ids of the workers of a sweep, without its resource tracker."""
     try:
         children = [int(pid) for task in Path(f"/proc/{parent}/task").iterdir() for pid in _words(task / "children")]
     except FileNotFoundError:
@@ -80,7 +80,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 def compute_here(grid: Path, results: Path) -> None:
-    """Compute all cells to do in this process, without an engine and workers."""
+    """Compute all cells to do in this process, without an engine or workers."""
     for cell in make_plan(grid_cells([str(grid)]), CellStore(results)).todo:
         outcome = work(cell, Context(results))
         assert outcome.status in ("done", "skipped"), outcome
@@ -112,7 +112,7 @@ def test_a_killed_sweep_that_is_repeated_gives_the_same_tables(tmp_path: Path) -
 
 # Slow, because six processes import torch.
 @pytest.mark.slow
-def test_a_sweep_whose_workers_and_parent_are_killed_gives_the_same_tables(tmp_path: Path) -> None:
+def test_a_sweep_repeated_after_its_workers_and_parent_are_killed_gives_the_same_tables(tmp_path: Path) -> None:
     grid = tiny_grid(tmp_path, backbones=("gpt2",))
     compute_here(grid, tmp_path / "complete")
     killed = tmp_path / "killed"
@@ -130,10 +130,10 @@ def test_a_sweep_whose_workers_and_parent_are_killed_gives_the_same_tables(tmp_p
     assert {cell.hash for cell in make_plan(grid_cells([str(grid)]), CellStore(killed)).todo} == set()
 
 
-# The test with two workers is slow, because one more process imports torch.
+# Slow, because the workers import torch.
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_ctrl_c_writes_checkpoints_and_counts_the_open_cells(tmp_path: Path, number: int) -> None:
+def test_ctrl_c_writes_checkpoints_and_counts_unfinished_cells(tmp_path: Path, number: int) -> None:
     grid = tiny_grid(tmp_path, backbones=("gpt2",), steps=100_000, evaluate=None, probe=None)
     sweep = start_forked(grid, tmp_path / "results", number)
     checkpoints = tmp_path / "results" / "runs"
@@ -157,7 +157,7 @@ def _have_checkpoints(runs: Path) -> int:
     return sum(any(run.glob("checkpoints/step-*.safetensors")) for run in runs.glob("*"))
 
 
-# Ctrl-C is in the slow tests, since both signals have the same handler.
+# Slow, because the sweep imports torch.
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_signal_during_the_import_of_torch_ends_the_sweep_without_a_traceback(
@@ -174,7 +174,7 @@ def test_a_signal_during_the_import_of_torch_ends_the_sweep_without_a_traceback(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0])
-def test_a_sweep_with_ten_kills_at_random_moments_gives_the_same_tables(tmp_path: Path, seed: int) -> None:
+def test_a_sweep_killed_ten_times_at_random_moments_gives_the_same_tables(tmp_path: Path, seed: int) -> None:
     """Five workers and five parents are killed in random order."""
     grid = tiny_grid(tmp_path, steps=200)
     start_time = time.monotonic()

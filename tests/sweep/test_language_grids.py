@@ -50,7 +50,7 @@ def grid_file(folder: Path, **changes: object) -> str:
 
 
 def parse_options(line: str) -> dict[str, object]:
-    """The options that the command line parses from a command of a grid."""
+    """Return the options that the command line parses from a command of a grid."""
     program, group, command, *rest = shlex.split(line)
     assert (program, group, command) == ("iclbench", "lm", "eval")
     parser = command_parser("lm eval")
@@ -66,13 +66,13 @@ def test_a_grid_has_the_tasks_models_seeds_and_orders_of_the_paper(grid: str) ->
     assert (len(card.models), len(card.demo_seeds), len(card.orders)) == (models, seeds, orders)
 
 
-def test_figure_6_has_fifteen_passes_for_three_values_of_eta_and_a_development_split() -> None:
+def test_figure_6_has_three_runs_of_15_passes_and_one_tuned_on_the_development_split() -> None:
     settings = [tuple(parse_options(line)["override"] or ()) for line in commands("deep-thinking-6")]
     passes = "method.passes=15"
     assert settings[1:] == [("method.eta=0.001", passes), (passes,), ("method.eta=0.1", passes), ("method.passes=dev",)]
 
 
-def test_figure_3_has_every_subject_of_mmlu_once_in_four_classes() -> None:
+def test_figure_3_covers_all_57_mmlu_subjects_in_four_families() -> None:
     tasks = grid_tasks("deep-thinking-3")
     assert len({task.family for task in tasks}) == 4
     assert {task.name for task in tasks} == {task.name for task in grid_tasks("deep-thinking-table-3")} - {
@@ -99,13 +99,13 @@ def test_the_command_line_accepts_every_command_of_a_shipped_grid(grid: str) -> 
         assert options["tasks"] == [",".join(card.tasks)]
 
 
-def test_with_an_empty_list_of_shots_those_of_the_task_cards_are_used() -> None:
+def test_a_grid_without_shots_uses_the_shots_of_its_task_cards() -> None:
     (line,) = list(commands("deep-thinking-5-seeds"))
     assert parse(str(parse_options(line)["shots"]), "") == [load_language_card("sst2")[1].shots] == [8]
     assert parse_options(next(commands("deep-thinking-table-2")))["shots"] is None
 
 
-def test_commands_are_safe_in_a_shell_and_name_every_setting(tmp_path: Path) -> None:
+def test_commands_are_quoted_for_the_shell_and_contain_every_setting(tmp_path: Path) -> None:
     path = grid_file(
         tmp_path,
         shots=[0, 2, 4],
@@ -163,7 +163,7 @@ def test_commands_are_safe_in_a_shell_and_name_every_setting(tmp_path: Path) -> 
         ({"methods": {"x": {"overrides": ["train.lr=3"]}}}, ("grid 'mine'", "'train'")),
     ],
 )
-def test_an_invalid_card_is_refused_in_one_line(
+def test_an_invalid_card_is_refused_with_a_one_line_error(
     tmp_path: Path, changes: dict[str, object], names: tuple[object, ...]
 ) -> None:
     with pytest.raises(UsageError) as error:
@@ -239,7 +239,7 @@ def test_a_cell_writes_the_same_tables_as_its_commands(tmp_path: Path) -> None:
     assert make_plan([cell], CellStore(swept)).todo == (cell,), "a deleted table is recomputed"
 
 
-def test_cell_hashes_depend_on_weights_and_settings_and_a_missing_model_fails_only_its_cell(tmp_path: Path) -> None:
+def test_cell_hashes_depend_on_weights_and_settings_and_a_missing_model_fails_its_cell(tmp_path: Path) -> None:
     save_tiny_model("gpt2", tmp_path / "lm")
     grid = grid_file(tmp_path, models=[str(tmp_path / "lm"), "./nowhere"])
     (cell, missing), (same_cell, _) = language_cells(grid), language_cells(grid)
@@ -253,7 +253,7 @@ def test_cell_hashes_depend_on_weights_and_settings_and_a_missing_model_fails_on
     assert outcome.status == "failed" and "'./nowhere'" in (outcome.reason or "")
 
 
-def test_a_failed_load_of_a_model_is_not_repeated_for_other_tasks(
+def test_a_model_that_fails_to_load_is_not_loaded_again_for_the_next_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(name: str, **_: object) -> None:
@@ -268,7 +268,7 @@ def test_a_failed_load_of_a_model_is_not_repeated_for_other_tasks(
     assert calls == ["owner/missing-model"]
 
 
-def test_a_worker_computes_all_tasks_of_one_model_and_retries_a_model_that_did_not_fit_into_memory(
+def test_cells_are_ordered_by_model_and_a_model_that_did_not_fit_into_memory_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(name: str, **_: object) -> None:

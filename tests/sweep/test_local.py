@@ -53,7 +53,7 @@ def test_a_killed_worker_fails_only_its_call_and_the_slot_continues(pool: LocalP
     killed = pool.submit(calls.die, signal.SIGKILL)
     with refused("worker-died", 9, "SIGKILL", exit_code=1):
         killed.result(SECONDS)
-    assert pool.submit(calls.square, 7).result(SECONDS) == 49, "a new process answers"
+    assert pool.submit(calls.square, 7).result(SECONDS) == 49, "a new process computes the call"
     (tmp_path / "second").touch()
     assert other.result(SECONDS) == "other", "the other worker continues"
     with refused("worker-died", 15, exit_code=1):
@@ -70,7 +70,7 @@ def test_an_idle_worker_that_is_killed_is_replaced_or_fails_one_call(pool: Local
     assert all(future.result() == x * x for x, future in enumerate(futures) if future not in failed)
 
 
-def test_an_error_in_a_call_is_one_line_and_the_worker_continues() -> None:
+def test_an_error_in_a_call_has_a_one_line_message_and_the_worker_continues() -> None:
     pool = LocalPool([()], calls.set_up)
     try:
         worker = pool.submit(calls.pid).result(SECONDS)
@@ -94,7 +94,7 @@ def test_a_worker_that_cannot_be_set_up_raises_a_start_error() -> None:
         pool.stop(grace=0.0)
 
 
-def test_stop_waits_for_checkpoints_and_cancels_other_calls(tmp_path: Path) -> None:
+def test_stop_waits_for_checkpoints_and_cancels_waiting_calls(tmp_path: Path) -> None:
     pool = LocalPool([()], calls.set_up)
     pool.submit(calls.stop_slowly, tmp_path / "began", tmp_path / "checkpoint")
     waiting = pool.submit(calls.square, 1)
@@ -119,7 +119,7 @@ def test_a_worker_that_does_not_stop_is_killed(tmp_path: Path) -> None:
     assert isinstance(future.exception(SECONDS), WorkerDiedError)
 
 
-def test_workers_ignore_the_ctrl_c_of_the_terminal(pool: LocalPool, tmp_path: Path) -> None:
+def test_workers_ignore_ctrl_c(pool: LocalPool, tmp_path: Path) -> None:
     future = pool.submit(calls.sleep, 0.5)
     wait_until(lambda: pool.processes)
     for _ in range(5):  # also while the worker starts

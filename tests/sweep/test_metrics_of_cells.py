@@ -1,4 +1,4 @@
-"""Evaluations that lack a metric of the current code are recomputed, whether they are packed or not."""
+"""Evaluations that lack a metric of the current code are recomputed, even if they are packed."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -86,7 +86,7 @@ def test_a_new_metric_requires_new_evaluations_but_no_training(
 def test_a_new_metric_requires_new_evaluations_of_packed_runs(
     has_column: bool, finished_sweep: tuple[Path, list[GridCell]], add_metric: Callable[[], None], tmp_path: Path
 ) -> None:
-    """The metrics of a packed cell are in the column `metrics` or, without this column, in the rows of its values."""
+    """The metrics of a packed cell are read from the column `metrics` or, if it is missing, from the values."""
     results, cells = finished_sweep
     clean = tmp_path / "clean"
     clean.mkdir()
@@ -111,7 +111,7 @@ def test_a_new_metric_requires_new_evaluations_of_packed_runs(
 
 
 @pytest.mark.slow
-def test_an_evaluation_without_the_metric_is_recomputed_once(
+def test_an_evaluation_that_lacks_a_new_metric_is_recomputed_once(
     finished_sweep: tuple[Path, list[GridCell]], add_metric: Callable[[], None]
 ) -> None:
     results, cells = finished_sweep
@@ -127,10 +127,10 @@ def test_an_evaluation_without_the_metric_is_recomputed_once(
 
 
 @pytest.mark.slow
-def test_a_declared_metric_without_scores_does_not_repeat_evaluations(
+def test_a_declared_metric_that_is_never_computed_repeats_evaluations_only_once(
     finished_sweep: tuple[Path, list[GridCell]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A class of predictions from a plug-in may compute fewer scores than it declares."""
+    """The prediction class of a plug-in may compute fewer scores than it declares."""
     results, cells = finished_sweep
     monkeypatch.setattr(Point, "metrics", (*Point.metrics, NEW_METRIC))
     assert compute_all(cells, results) == EVALUATIONS
@@ -140,7 +140,7 @@ def test_a_declared_metric_without_scores_does_not_repeat_evaluations(
 def test_missing_metrics_depend_on_the_kind_of_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
     gaussian_metrics = list(Gaussian.metrics)
     assert missing_metrics([], "next") == missing_metrics(["r_squared"], "next") == set()
-    assert missing_metrics(["accuracy_within_choices"], "targets") == set(), "it depends on the data"
+    assert missing_metrics(["accuracy_within_choices"], "targets") == set(), "this metric depends on the data"
     assert missing_metrics(gaussian_metrics, "next") == set() and missing_metrics(gaussian_metrics, "targets") == {
         "log_likelihood_joint"
     }
@@ -152,7 +152,7 @@ def test_missing_metrics_depend_on_the_kind_of_prediction(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_predictions_have_exactly_the_metrics_that_they_declare(head: str) -> None:
+def test_predictions_compute_exactly_the_metrics_they_declare(head: str) -> None:
     prediction_class = HEADS[head]
     prediction = prediction_class.from_raw(torch.zeros(1, 2, prediction_class.raw_dim(3)), 3)
     y = torch.zeros(1, 2, dtype=torch.long) if head == "categorical" else torch.ones(1, 2, 3)

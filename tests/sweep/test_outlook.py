@@ -43,7 +43,7 @@ def dry_run(grid: Path, results: Path, capsys: pytest.CaptureFixture[str], *opti
 
 
 @pytest.mark.slow
-def test_cells_that_were_computed_without_a_sweep_are_done(
+def test_results_of_separate_commands_count_as_finished_cells(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = tmp_path / "results"
@@ -52,14 +52,14 @@ def test_cells_that_were_computed_without_a_sweep_are_done(
     run_command("eval", RUN, results=results)
     assert compute_outlook(grid, results).existing == {"train": 1, "evaluate": 5}  # the run and four baselines
     kinds = Counter(cell.kind for cell in compute_outlook(grid, results).plan.todo if cell.task == "tiny-linear")
-    assert kinds == {"evaluate": 1}, "the summary"
+    assert kinds == {"evaluate": 1}, "only the summary is to do"
     assert "(1 train 5 evaluate)" in dry_run(grid, results, capsys)
-    # An evaluation without its errors is not done.
+    # An evaluation without its table of errors is not finished.
     next((results / "tables").rglob(f"{RUN}.errors.parquet")).unlink()
     assert compute_outlook(grid, results).existing == {"train": 1, "evaluate": 4}
 
 
-def test_a_run_that_will_be_refused_is_reported_and_takes_no_time(
+def test_a_dry_run_reports_runs_that_will_be_refused(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = tmp_path / "results"
@@ -132,7 +132,9 @@ def test_a_dry_run_of_a_shipped_grid_fits_80_columns_and_names_its_missing_data(
         line for line in out.splitlines() if line.split() and line.split()[0] in (*card_names("tasks"), "task", "all")
     ]
     assert max(map(len, rows)) <= 80
-    assert {tuple(row.split()[:2]) for row in rows if row.startswith("task")} == {("task", "preset")}, "every block"
+    assert {tuple(row.split()[:2]) for row in rows if row.startswith("task")} == {("task", "preset")}, (
+        "every block has a header"
+    )
     needed = {run.config.task.name for run in grid_runs(grid) if run.config.task.build().needs_data}
     lines = " ".join(line for line in out.splitlines() if line.startswith("no data for"))
     assert all(re.search(rf"\b{name}[,:]", lines) for name in needed)

@@ -1,4 +1,4 @@
-"""Packed results: a few files replace those of a swept grid and give the same report."""
+"""Packed results: a few files replace the results folder of a grid and give the same report."""
 
 import itertools
 import json
@@ -43,7 +43,7 @@ FAILED = "tiny-linear-cnp-broken-smoke-s0"
 
 
 def sweep(cells: list[GridCell], results: Path) -> None:
-    """Compute the cells to do. Cells that are not applicable get a row, as an engine writes it."""
+    """Compute the cells to do. Record inapplicable cells and the failed run, as an engine does."""
     for cell in make_plan(cells, CellStore(results)).todo:
         if cell.reason:
             CellStore(results).record(cell, Outcome("skipped", cell.reason), Context(results))
@@ -56,9 +56,9 @@ def sweep(cells: list[GridCell], results: Path) -> None:
 
 @pytest.fixture(scope="module")
 def swept_grid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GridCell]]:
-    """The results folder and the cells of a grid.
+    """Return the results folder and the cells of a swept grid.
 
-    It has curves of two seeds, classes with tests, an inapplicable pair, a failed run and a branch.
+    It has regression runs of two seeds, a classification run, an inapplicable pair, a failed run and a branch.
     """
     folder = tmp_path_factory.mktemp("swept")
     linear, classes = folder / "tiny-linear.toml", folder / "tiny-classes.toml"
@@ -107,7 +107,7 @@ def swept_grid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Gri
 
 @pytest.fixture(scope="module")
 def packed_results(swept_grid: tuple[Path, list[GridCell]], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A results folder with only packed files, like that of a clean checkout."""
+    """A results folder with only packed files, as in a clean checkout."""
     results, cells = swept_grid
     clean = tmp_path_factory.mktemp("packed") / "clean"
     pack(cells, CellStore(results), results / "reference")
@@ -118,7 +118,7 @@ def packed_results(swept_grid: tuple[Path, list[GridCell]], tmp_path_factory: py
 
 @pytest.fixture
 def packed_copy(packed_results: Path, tmp_path: Path) -> Path:
-    """A copy of the packed files that may be changed."""
+    """A copy of the packed files that a test may change."""
     return Path(shutil.copytree(packed_results, tmp_path / "clean"))
 
 
@@ -126,7 +126,7 @@ def cells_to_do(cells: list[GridCell], results: Path) -> set[tuple[str, str, str
     return {(cell.group, cell.kind, cell.run) for cell in make_plan(cells, CellStore(results)).todo}
 
 
-def test_with_only_packed_files_all_cells_have_the_same_states(
+def test_packing_preserves_the_state_of_every_cell(
     swept_grid: tuple[Path, list[GridCell]], packed_results: Path
 ) -> None:
     results, cells = swept_grid
@@ -149,7 +149,7 @@ def test_with_only_packed_files_all_cells_have_the_same_states(
 def test_packed_weights_give_the_packed_values(
     run: str, swept_grid: tuple[Path, list[GridCell]], packed_copy: Path
 ) -> None:
-    """The packed weights give the same values without training. Weights of branches and of seed 1 are not packed."""
+    """Weights of branches and of seed 1 are not packed."""
     results, cells = swept_grid
     (archive,) = packed_copy.glob("reference/*.weights.safetensors")
     assert set(archives.entries(archive)) == {
@@ -176,7 +176,7 @@ def test_packed_weights_give_the_packed_values(
 def test_scores_of_finished_contestants_are_packed_before_the_summary_is_done(
     swept_grid: tuple[Path, list[GridCell]], tmp_path: Path
 ) -> None:
-    """Packing from only the packed files gives the same scores."""
+    """Packing again from only the packed files gives the same bytes."""
     before, cells = swept_grid
     results = Path(shutil.copytree(before, tmp_path / "results", ignore=shutil.ignore_patterns("reference")))
     missing_run = "tiny-linear-gpt2-few-smoke-s1"
@@ -206,7 +206,7 @@ def test_scores_of_finished_contestants_are_packed_before_the_summary_is_done(
 
 
 @pytest.mark.slow
-def test_packed_weights_are_kept_by_repeated_packing_and_without_their_archive_runs_are_to_do(
+def test_repeated_packing_keeps_weights_and_a_missing_archive_causes_retraining(
     swept_grid: tuple[Path, list[GridCell]], packed_copy: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, cells = swept_grid
@@ -231,7 +231,7 @@ def test_packed_weights_are_kept_by_repeated_packing_and_without_their_archive_r
 def test_a_run_with_nan_predictions_is_a_failed_cell_in_packed_results_and_in_the_report(
     swept_grid: tuple[Path, list[GridCell]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A single context size with NaN suffices, and the other seed does not take the place of the mean over seeds."""
+    """NaN at a single context size suffices, and the score of the other seed does not replace the mean over seeds."""
     before, cells = swept_grid
     results = Path(shutil.copytree(before, tmp_path / "results"))
     broken = "tiny-linear-gpt2-few-smoke-s0"
@@ -280,10 +280,10 @@ def test_a_run_with_nan_predictions_is_a_failed_cell_in_packed_results_and_in_th
         ("tiny-classes-smoke.cells.parquet", lambda cell: True),
     ],
 )
-def test_after_a_file_is_deleted_exactly_its_cells_are_to_do(
+def test_deleting_a_packed_file_adds_its_cells_to_the_plan(
     swept_grid: tuple[Path, list[GridCell]], packed_copy: Path, name: str, is_affected: Callable[[GridCell], bool]
 ) -> None:
-    """Its summary, runs whose weights are needed, and failed cells are also to do."""
+    """The plan also contains failed cells, the summary, and runs whose weights are needed."""
     cells = swept_grid[1]
     before = make_plan(cells, CellStore(packed_copy))
     (packed_copy / "reference" / name).unlink()
@@ -299,10 +299,10 @@ def test_after_a_file_is_deleted_exactly_its_cells_are_to_do(
 
 
 @pytest.mark.slow
-def test_a_summary_from_packed_rows_equals_that_of_the_sweep(
+def test_a_summary_of_packed_rows_equals_the_summary_of_the_sweep(
     swept_grid: tuple[Path, list[GridCell]], packed_copy: Path
 ) -> None:
-    """Scores compare all contestants, whether their rows are in packed or in single files."""
+    """Scores compare all contestants, whether or not their rows are packed."""
     for cell in (cell for cell in swept_grid[1] if cell.run == SUMMARY):
         assert work(cell, Context(packed_copy)).status == "done"
         new_rows, swept_rows = (value_rows(CellStore(results), cell) for results in (packed_copy, swept_grid[0]))
@@ -326,7 +326,7 @@ def test_packed_values_and_costs_are_complete_and_exact(
         pd.testing.assert_frame_equal(rows, expected, check_exact=True)
 
 
-def test_rows_of_a_branch_are_packed_as_rows_of_the_evaluation(packed_results: Path) -> None:
+def test_branch_rows_are_packed_with_the_evaluation(packed_results: Path) -> None:
     rows = tables.read_all("values", packed_results)
     branch = rows[rows["axis"].eq("branch").fillna(False).astype(bool)]
     assert set(branch["contestant"]) == {"transformer"} and set(branch["axis_value"]) == {6.0}
@@ -334,7 +334,7 @@ def test_rows_of_a_branch_are_packed_as_rows_of_the_evaluation(packed_results: P
 
 
 @pytest.mark.slow
-def test_packed_errors_are_mean_heights_of_curves_and_the_metrics_of_tests(
+def test_packed_errors_are_averages_over_curves_and_test_accuracies(
     swept_grid: tuple[Path, list[GridCell]], packed_results: Path
 ) -> None:
     results = swept_grid[0]
@@ -345,7 +345,7 @@ def test_packed_errors_are_mean_heights_of_curves_and_the_metrics_of_tests(
     values = tables.read_all("values", results)
     curves = packed_errors[packed_errors["n_related"].isna()]
     assert curves["n_context"].isna().all()
-    assert set(curves["prompt_set"].str.split("-").str[3]) == {"none"}, "no shifts"
+    assert set(curves["prompt_set"].str.split("-").str[3]) == {"none"}, "errors under shifts are not packed"
     assert set(curves["metric"]) == {"squared_error"}
     assert "decision-tree-2" in set(curves["run"])
     for run, rows in curves.groupby("run"):
@@ -359,7 +359,7 @@ def test_packed_errors_are_mean_heights_of_curves_and_the_metrics_of_tests(
     targets = packed_errors[packed_errors["n_related"].notna()]
     assert set(targets["metric"]) == {"accuracy_within_choices"}
     expected = full_errors[full_errors["metric"].eq("accuracy_within_choices")]
-    assert len(targets) == len(expected) > 0, "for every test"
+    assert len(targets) == len(expected) > 0, "the errors of every test are packed"
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ def test_packed_errors_are_mean_heights_of_curves_and_the_metrics_of_tests(
         ("squared_error", {"log_likelihood", "squared_error"}),
     ],
 )
-def test_the_errors_that_scores_of_targets_need_are_selected_even_without_scores(
+def test_errors_for_target_scores_are_packed_even_if_there_is_no_score_row(
     score_metric: str | None, selected: set[str]
 ) -> None:
     row = {
@@ -411,7 +411,7 @@ def test_the_errors_that_scores_of_targets_need_are_selected_even_without_scores
 
 
 @pytest.mark.slow
-def test_a_report_on_packed_files_equals_that_on_single_files(
+def test_packed_and_unpacked_results_give_equal_reports(
     swept_grid: tuple[Path, list[GridCell]], packed_results: Path
 ) -> None:
     full, from_packs = data.load_results(swept_grid[0]), data.load_results(packed_results)
@@ -422,7 +422,7 @@ def test_a_report_on_packed_files_equals_that_on_single_files(
             pd.testing.assert_frame_equal(after, before, rtol=1e-12, atol=1e-14, check_exact=False)
             if "behind" in before:
                 pair_count += int(before["behind"].notna().sum())
-    assert pair_count, "paired differences"
+    assert pair_count, "the leaderboards have paired differences"
     contests = zip(normalised.contests(full, "smoke"), normalised.contests(from_packs, "smoke"), strict=True)
     for expected_contest, contest in contests:
         pd.testing.assert_frame_equal(expected_contest.scores, contest.scores, check_exact=True)
@@ -438,7 +438,7 @@ def leaderboards(task: data.Slice) -> list[pd.DataFrame]:
 
 
 @pytest.mark.slow
-def test_rows_in_single_and_packed_files_are_counted_once(
+def test_rows_that_are_both_packed_and_unpacked_are_counted_once(
     swept_grid: tuple[Path, list[GridCell]], packed_results: Path, tmp_path: Path
 ) -> None:
     results = swept_grid[0]
@@ -474,7 +474,7 @@ def test_cells_that_are_not_in_the_grid_are_not_packed(
     assert {run for _, _, run in cells_to_do(fewer, packed_copy)} == {FAILED}
 
 
-def test_packing_fewer_cells_than_are_packed_is_refused(
+def test_packing_a_subset_of_the_packed_cells_is_refused(
     swept_grid: tuple[Path, list[GridCell]], packed_copy: Path
 ) -> None:
     before = {path.name: path.read_bytes() for path in (packed_copy / "reference").iterdir()}
@@ -484,7 +484,7 @@ def test_packing_fewer_cells_than_are_packed_is_refused(
 
 
 @pytest.mark.slow
-def test_replace_removes_cells_whose_code_changed_and_they_are_to_do(
+def test_replace_removes_cells_whose_code_changed_so_that_they_are_recomputed(
     swept_grid: tuple[Path, list[GridCell]], packed_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     increase_code_version(monkeypatch, ESTIMATORS, "decision-tree")
@@ -504,7 +504,7 @@ def test_replace_removes_cells_whose_code_changed_and_they_are_to_do(
 
 
 @pytest.mark.slow
-def test_the_rows_of_a_cell_are_equal_in_single_and_packed_files(
+def test_packed_and_unpacked_rows_of_a_cell_are_equal(
     swept_grid: tuple[Path, list[GridCell]], packed_results: Path
 ) -> None:
     single_store, packed_store = CellStore(swept_grid[0]), CellStore(packed_results)
@@ -518,7 +518,7 @@ def test_the_rows_of_a_cell_are_equal_in_single_and_packed_files(
 
 
 def training_cell(results: Path, name: str) -> GridCell:
-    """The training cell of a finished run with weights of zero."""
+    """Record a finished run whose weights are zero, and return its training cell."""
     config = resolve_run("linear", "gpt2", "smoke")
     run = create(results, config, name)
     save_tensors(run.weights, {"weight": torch.zeros(2)}, run.signature, digest=True)
@@ -527,7 +527,7 @@ def training_cell(results: Path, name: str) -> GridCell:
     return cell
 
 
-def test_packed_weights_that_the_grid_does_not_pack_are_removed_only_with_replace(tmp_path: Path) -> None:
+def test_weights_that_the_grid_no_longer_packs_are_removed_only_with_replace(tmp_path: Path) -> None:
     cells = [training_cell(tmp_path, name) for name in ("a", "b")]
     archive = archives.archive_path(tmp_path / "mine", "linear", "smoke")
     assert archive in pack(cells, CellStore(tmp_path), tmp_path / "mine")
@@ -539,8 +539,8 @@ def test_packed_weights_that_the_grid_does_not_pack_are_removed_only_with_replac
     assert list(archives.entries(archive)) == ["a"]
 
 
-def test_other_weights_of_equal_settings_do_not_replace_packed_ones(tmp_path: Path) -> None:
-    """The packed rows belong to the packed weights."""
+def test_different_weights_of_the_same_configuration_do_not_replace_packed_weights(tmp_path: Path) -> None:
+    """The packed rows were computed with the packed weights."""
     cell, out = training_cell(tmp_path, "a"), tmp_path / "reference"
     (row,) = tmp_path.glob("cells/*/a.train-*")
     run = Run(tmp_path / "runs" / "a")
@@ -559,7 +559,7 @@ def test_other_weights_of_equal_settings_do_not_replace_packed_ones(tmp_path: Pa
     assert archives.entries(archive)["a"].tensors()["weight"].tolist() == [1, 1]
 
 
-def test_weights_of_other_code_are_not_packed(tmp_path: Path) -> None:
+def test_weights_of_a_different_code_version_are_not_packed(tmp_path: Path) -> None:
     cell = training_cell(tmp_path, "a")
     weights, store = archives.of_run(Run(tmp_path / "runs" / "a")), CellStore(tmp_path)
     assert cell.config is not None and weights is not None
@@ -570,7 +570,7 @@ def test_weights_of_other_code_are_not_packed(tmp_path: Path) -> None:
     assert _weights_to_pack("a", weights_id(newer), store, lambda: {"a": packed}) == packed
 
 
-def test_packed_weights_are_kept_if_their_configuration_lacks_a_default_or_has_facts_of_data(tmp_path: Path) -> None:
+def test_packed_weights_are_kept_if_only_new_defaults_or_data_fingerprints_differ(tmp_path: Path) -> None:
     """Otherwise, adding a setting with a default to a backbone would remove all packed weights."""
     cell, store = training_cell(tmp_path, "a"), CellStore(tmp_path / "empty")
     weights = archives.of_run(Run(tmp_path / "runs" / "a"))
@@ -600,7 +600,7 @@ def test_results_are_not_packed_into_reserved_folders_or_under_invalid_names(tmp
         pack([], CellStore(tmp_path), tmp_path / name)
 
 
-def test_packed_files_are_marked_as_packed_and_name_only_existing_files(packed_results: Path) -> None:
+def test_packed_files_are_marked_as_packed_and_refer_only_to_existing_files(packed_results: Path) -> None:
     for path in (packed_results / "reference").glob("*.parquet"):
         assert tables.metadata(path)["packed"] == path.name.split(".")[0]
     cell_files = tables.read_all("cells", packed_results)["files"].dropna()
@@ -608,8 +608,10 @@ def test_packed_files_are_marked_as_packed_and_name_only_existing_files(packed_r
 
 
 @pytest.mark.slow
-def test_scores_of_runs_of_another_task_are_not_packed(swept_grid: tuple[Path, list[GridCell]], tmp_path: Path) -> None:
-    """They are in the summary of the results folder, in which they were evaluated, but not in the grid."""
+def test_scores_of_runs_trained_on_another_task_are_not_packed(
+    swept_grid: tuple[Path, list[GridCell]], tmp_path: Path
+) -> None:
+    """Such runs are in the summary of the results folder but not in the grid."""
     results = Path(shutil.copytree(swept_grid[0], tmp_path / "results"))
     path = next(results.glob("tables/tiny-linear-smoke-none-*/summary/scores.values.parquet"))
     rows = tables.read("values", path)
@@ -624,7 +626,7 @@ def test_scores_of_runs_of_another_task_are_not_packed(swept_grid: tuple[Path, l
 def test_packed_rows_have_the_hash_of_the_current_card(
     swept_grid: tuple[Path, list[GridCell]], packed_results: Path, tmp_path: Path
 ) -> None:
-    """The rows have the current card, because cells with the same hash have the same rows with this card."""
+    """Cells with equal hashes have equal rows, so older rows also hold for the current card."""
     copied = Path(shutil.copytree(packed_results, tmp_path / "again"))
     cells = [
         replace(cell, task_config=cell.task_config.model_copy(update={"card": "changed"}))
@@ -637,7 +639,7 @@ def test_packed_rows_have_the_hash_of_the_current_card(
 
 @pytest.mark.parametrize("metric", ["score", "gap", "log_likelihood_adjusted"])
 def test_rows_that_compare_contestants_belong_to_the_summary(metric: str) -> None:
-    """They change with every added contestant."""
+    """These rows change with every added contestant."""
     rows = pd.DataFrame(
         {
             "metric": [metric, "log_likelihood"],

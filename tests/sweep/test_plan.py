@@ -35,19 +35,19 @@ def plan_of(results: Path) -> Plan:
     return make_plan(CELLS, CellStore(results))
 
 
-def test_in_an_empty_folder_all_cells_are_to_do_in_the_order_of_the_grid(tmp_path: Path) -> None:
+def test_in_an_empty_folder_all_cells_are_planned_in_grid_order(tmp_path: Path) -> None:
     assert plan_of(tmp_path).todo == CELLS
     assert plan_of(tmp_path).repeated == ()
 
 
-def test_finished_cells_are_not_to_do_even_without_weights(tmp_path: Path) -> None:
+def test_finished_cells_are_not_repeated_even_without_weights(tmp_path: Path) -> None:
     record_all(tmp_path, "done", *CELLS)
     assert not weights_path(tmp_path, TRAIN).exists()
     assert plan_of(tmp_path).todo == ()
 
 
 @pytest.mark.parametrize("has_weights", [False, True])
-def test_a_run_is_retrained_only_if_a_cell_needs_missing_weights(tmp_path: Path, has_weights: bool) -> None:
+def test_a_run_is_retrained_only_if_a_cell_needs_its_missing_weights(tmp_path: Path, has_weights: bool) -> None:
     record_all(tmp_path, "done", TRAIN, ZERO, SUMMARY_CELL)
     if has_weights:
         weights_path(tmp_path, TRAIN).parent.mkdir(parents=True)
@@ -57,7 +57,9 @@ def test_a_run_is_retrained_only_if_a_cell_needs_missing_weights(tmp_path: Path,
 
 
 @pytest.mark.parametrize("has_branches", [False, True])
-def test_a_run_from_an_archive_is_retrained_if_branches_are_evaluated(tmp_path: Path, has_branches: bool) -> None:
+def test_a_run_unpacked_from_an_archive_is_retrained_if_its_branches_are_evaluated(
+    tmp_path: Path, has_branches: bool
+) -> None:
     """Archives of weights do not contain branches."""
     settings = ["train.schedule=warmup-stable-decay", "train.branches=[0.5]"] if has_branches else []
     config = resolve_run("linear", "gpt2", "smoke", overrides=settings)
@@ -93,13 +95,13 @@ def test_packed_evaluations_are_repeated_only_if_a_summary_compares_episodes(
     assert make_plan(cells, CellStore(tmp_path)).todo == ()
 
 
-def test_a_failed_cell_and_its_summary_are_to_do(tmp_path: Path) -> None:
+def test_a_failed_cell_and_its_summary_are_repeated(tmp_path: Path) -> None:
     record_all(tmp_path, "done", TRAIN, EVALUATE, SUMMARY_CELL)
     record_all(tmp_path, "failed", ZERO)
     assert plan_of(tmp_path).todo == (ZERO, SUMMARY_CELL)
 
 
-def test_a_skipped_cell_is_not_to_do(tmp_path: Path) -> None:
+def test_a_skipped_cell_is_not_repeated(tmp_path: Path) -> None:
     record_all(tmp_path, "done", TRAIN, ZERO, SUMMARY_CELL)
     record_all(tmp_path, "skipped", EVALUATE)
     assert plan_of(tmp_path).todo == ()

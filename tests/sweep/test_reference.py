@@ -1,4 +1,4 @@
-"""Packed cells of baselines are copied for exactly the same prompts and computed for other prompts."""
+"""Packed baseline cells are copied if the prompts are identical, and computed otherwise."""
 
 import json
 import shutil
@@ -40,7 +40,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> TaskConfig:
 
 @pytest.fixture(scope="module")
 def packed_and_computed(task: TaskConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A results folder with only packed files, and the folder in which they were computed."""
+    """Return a results folder with only packed files, and the folder in which they were computed."""
     computed, packed = (tmp_path_factory.mktemp(name) for name in ("computed", "packed"))
     cells = [GridCell("evaluate", name, name, task, "smoke", options=OPTIONS, baseline=name) for name in NAMES]
     sweep(cells, computed)
@@ -51,7 +51,7 @@ def packed_and_computed(task: TaskConfig, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def packed_copy(packed_and_computed: tuple[Path, Path], tmp_path: Path) -> Path:
-    """A copy of the packed files that may be changed."""
+    """A copy of the packed files that a test may change."""
     for path in (packed_and_computed[0] / "reference").iterdir():
         target = tmp_path / "results" / "reference" / path.name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -110,10 +110,10 @@ def test_packed_cells_are_copied_without_computation(
 
 
 @pytest.mark.parametrize("name", ["knn-3", "decision-tree-2"])
-def test_paired_differences_from_packed_errors_equal_those_from_computed_ones(
+def test_packed_and_computed_errors_give_equal_paired_differences(
     name: str, task: TaskConfig, packed_and_computed: tuple[Path, Path], packed_copy: Path
 ) -> None:
-    """The baseline is compared with `zero`, which has errors at every context size, as a model has."""
+    """The baseline is compared with `zero`, which has errors at every context size, like a model."""
     prompts = PromptSet(task, "smoke")
     evaluate(packed_copy, prompts, [name])
     model, differences = read_table(packed_and_computed[1], prompts, "zero", "errors"), []
@@ -126,7 +126,7 @@ def test_paired_differences_from_packed_errors_equal_those_from_computed_ones(
     assert differences[0] == pytest.approx(differences[1], rel=1e-5)
 
 
-def test_cells_of_other_prompts_are_computed(task: TaskConfig, packed_copy: Path) -> None:
+def test_cells_with_different_prompts_are_computed(task: TaskConfig, packed_copy: Path) -> None:
     prompt_sets = [
         PromptSet(task, "smoke", seed=1),
         PromptSet(task, "smoke", "points-12"),
@@ -137,13 +137,13 @@ def test_cells_of_other_prompts_are_computed(task: TaskConfig, packed_copy: Path
         assert not copied_baselines(packed_copy, prompts, ["zero"])
 
 
-def test_a_baseline_from_a_card_of_the_user_is_computed(task: TaskConfig, packed_copy: Path, tmp_path: Path) -> None:
+def test_a_baseline_from_a_user_card_is_computed(task: TaskConfig, packed_copy: Path, tmp_path: Path) -> None:
     card = tmp_path / "knn-3.toml"
     card.write_text(tomli_w.dumps({"estimator": "knn", "summary": "one", "settings": {"k": 1}}))
     assert not copied_baselines(packed_copy, PromptSet(task, "smoke"), [str(card)])
 
 
-def test_cells_of_other_library_versions_are_recomputed(task: TaskConfig, packed_copy: Path) -> None:
+def test_cells_are_recomputed_if_a_required_library_has_another_version(task: TaskConfig, packed_copy: Path) -> None:
     """Only the decision tree depends on scikit-learn, and no baseline depends on XGBoost."""
     rows = tables.read("cells", packed_copy / "reference" / "tiny-linear-smoke.cells.parquet")
     versions = json.loads(rows["libraries"].iloc[0])
@@ -153,8 +153,10 @@ def test_cells_of_other_library_versions_are_recomputed(task: TaskConfig, packed
     assert copied_baselines(packed_copy, PromptSet(task, "smoke")) == {"zero", "knn-3"}
 
 
-def test_cells_of_other_code_are_recomputed(task: TaskConfig, packed_copy: Path) -> None:
-    change_packed_table(packed_copy, "cells", cell=[f"{i:016x}" for i in range(len(NAMES))])  # hashes of other code
+def test_cells_of_a_different_code_version_are_recomputed(task: TaskConfig, packed_copy: Path) -> None:
+    change_packed_table(
+        packed_copy, "cells", cell=[f"{i:016x}" for i in range(len(NAMES))]
+    )  # hashes of a different code version
     assert not copied_baselines(packed_copy, PromptSet(task, "smoke"))
 
 
@@ -163,7 +165,7 @@ def test_cells_without_packed_errors_are_computed(task: TaskConfig, packed_copy:
     assert not copied_baselines(packed_copy, PromptSet(task, "smoke"), ["zero"])
     assert copied_baselines(packed_copy, PromptSet(task, "smoke", "orthants"), ["zero"]) == {
         "zero"
-    }  # its errors are not used in paired tests
+    }  # paired tests do not use errors under shifts
 
 
 def test_damaged_packed_files_are_reported_and_their_cells_computed(
@@ -175,7 +177,7 @@ def test_damaged_packed_files_are_reported_and_their_cells_computed(
     assert path.name in caplog.text
 
 
-def test_with_fresh_copied_cells_are_computed(task: TaskConfig, packed_copy: Path) -> None:
+def test_fresh_computes_cells_that_were_copied(task: TaskConfig, packed_copy: Path) -> None:
     prompts = PromptSet(task, "smoke")
     assert copied_baselines(packed_copy, prompts) == set(NAMES)
     assert not any(cell.cached or cell.pack_name for cell in evaluate(packed_copy, prompts, fresh=True).values())

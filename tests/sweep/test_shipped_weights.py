@@ -1,4 +1,4 @@
-"""The shipped weights are those that were evaluated: a run with them gives the packed values."""
+"""Evaluating the shipped weights gives the packed values."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_shipped_weights_give_the_packed_values(archive: Path, name: str, tmp_pa
     assert merged["value"].tolist() == pytest.approx(merged["value_packed"].tolist(), rel=1e-3, abs=1e-5)
 
 
-def test_all_weights_take_less_than_thirty_megabytes() -> None:
+def test_shipped_weights_take_less_than_30_megabytes() -> None:
     assert 0 < sum(path.stat().st_size for path in ARCHIVES) < 30e6
     for path in ARCHIVES:
         archives.check(path)

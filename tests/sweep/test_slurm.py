@@ -51,7 +51,7 @@ def test_an_unavailable_scheduler_is_an_error_and_an_unknown_job_is_not(monkeypa
     assert slurm.query_job_states(["7"]) == {}
 
 
-def test_a_card_cannot_hold_text_for_a_shell(tmp_path: Path) -> None:
+def test_cards_and_settings_cannot_inject_shell_commands(tmp_path: Path) -> None:
     path = tiny_grid(tmp_path, engine={"gpus": 1, "constraint": "avx512"})
     card = load_grid(str(path))[1]
     assert card.engine is not None and (card.engine.gpus, card.engine.constraint) == (1, "avx512")
@@ -63,14 +63,14 @@ def test_a_card_cannot_hold_text_for_a_shell(tmp_path: Path) -> None:
     assert "partition" in str(error.value)
 
 
-def test_the_longest_array_is_that_of_the_scheduler_or_1000(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_array_limit_is_read_from_the_scheduler_or_is_1000(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm, "_call", lambda *words, ignored_error="": "MaxArraySize            = 101\n")
     assert slurm.array_limit() == 100
     monkeypatch.setattr(slurm, "_call", lambda *words, ignored_error="": "")
     assert slurm.array_limit() == 1000
 
 
-def test_a_refusal_has_the_last_error_line_of_the_scheduler() -> None:
+def test_a_refusal_quotes_the_last_error_line_of_the_scheduler() -> None:
     error = subprocess.SubprocessError("sbatch: error: a\nsbatch: error: Batch job submission failed: Job violates QOS")
     assert slurm._refusal(error) == "Batch job submission failed: Job violates QOS"
 

@@ -40,7 +40,7 @@ def cell(run: str = "linear-gpt2-smoke-s0", reason: str | None = None) -> GridCe
 
 
 def write_tables(results: Path, *names: str) -> Outcome:
-    """Write tables with one row; returns the outcome of a cell with these files."""
+    """Write tables with one row, and return the outcome of a cell with these files."""
     for name in names:
         tables.write("values", [VALUES], results / name, {})
     return Outcome("done", files=names, seconds=2.0)
@@ -65,7 +65,7 @@ def test_a_cell_is_done_until_one_of_its_files_is_removed_or_truncated(
     assert CellStore(tmp_path).state(cell()) == "todo" and not caplog.messages
 
 
-def test_after_a_row_is_truncated_only_its_cell_is_to_do(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_if_a_row_file_is_truncated_only_its_cell_is_repeated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for run in ("a", "b"):
         record(tmp_path, cell(run), write_tables(tmp_path, f"tables/{run}.values.parquet"), Context(tmp_path))
     (path,) = tmp_path.glob("cells/*/a.train-*.parquet")
@@ -79,7 +79,7 @@ def test_after_a_row_is_truncated_only_its_cell_is_to_do(tmp_path: Path, caplog:
 
 
 @pytest.mark.parametrize("files", ["tables/a.parquet", '{"a": 1', "3"])
-def test_a_cell_whose_row_has_no_list_of_files_is_to_do(
+def test_a_cell_with_an_invalid_list_of_files_is_not_done(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, files: str
 ) -> None:
     row = {
@@ -99,7 +99,7 @@ def test_a_cell_whose_row_has_no_list_of_files_is_to_do(
     assert cell().hash in caplog.text
 
 
-def test_if_a_cell_has_two_rows_the_one_with_existing_files_is_used(tmp_path: Path) -> None:
+def test_if_a_cell_has_two_rows_the_row_with_existing_files_is_used(tmp_path: Path) -> None:
     """One row was written by a sweep, and the other one is packed."""
     packed = {
         "cell": cell().hash,
@@ -117,7 +117,7 @@ def test_if_a_cell_has_two_rows_the_one_with_existing_files_is_used(tmp_path: Pa
     tables.write("cells", [packed], tmp_path / "reference" / "x.cells.parquet", {})
     outcome = write_tables(tmp_path, "tables/single.values.parquet")
     record(tmp_path, cell(), outcome, Context(tmp_path))
-    assert CellStore(tmp_path).rows.loc[cell().hash, "seconds"] == 2.0, "single rows come before packed ones"
+    assert CellStore(tmp_path).rows.loc[cell().hash, "seconds"] == 2.0, "unpacked rows take precedence over packed rows"
     (tmp_path / "tables/single.values.parquet").unlink()
     assert CellStore(tmp_path).state(cell()) == "done"
     assert CellStore(tmp_path).rows.loc[cell().hash, "seconds"] == 1.0
@@ -133,7 +133,7 @@ def test_if_a_cell_has_two_rows_the_one_with_existing_files_is_used(tmp_path: Pa
 def test_a_failed_row_does_not_hide_a_result_in_another_folder(
     tmp_path: Path, folders: tuple[str, str], weaker: str, stronger: str
 ) -> None:
-    """If a repetition fails, packed results still count as done."""
+    """If recomputing a packed cell fails, its packed result still counts."""
     write_tables(tmp_path, "tables/x.values.parquet")
     for folder, status in zip(folders, (weaker, stronger), strict=True):
         files = {"removed": ["tables/none.values.parquet"], "done": ["tables/x.values.parquet"]}.get(status, [])
@@ -144,7 +144,7 @@ def test_a_failed_row_does_not_hide_a_result_in_another_folder(
     assert CellStore(tmp_path).state(cell()) == stronger
 
 
-def test_single_rows_come_before_packed_ones_for_every_folder_name(tmp_path: Path) -> None:
+def test_unpacked_rows_take_precedence_over_packed_rows_for_every_folder_name(tmp_path: Path) -> None:
     tables.write("cells", [], tmp_path / "tables" / "x.values.parquet", {})
     record(tmp_path, cell(), Outcome("failed", "a reason"), Context(tmp_path))
     (row,) = (tmp_path / "cells").rglob("*.parquet")
@@ -154,19 +154,19 @@ def test_single_rows_come_before_packed_ones_for_every_folder_name(tmp_path: Pat
     assert CellStore(tmp_path).state(cell()) == "done"
 
 
-def test_a_row_has_the_hardware_and_the_libraries_of_its_computation(tmp_path: Path) -> None:
+def test_a_row_records_the_hardware_and_libraries_of_its_computation(tmp_path: Path) -> None:
     record(tmp_path, cell(), Outcome("failed", "a reason", seconds=3.0), Context(tmp_path, threads=2))
     row = CellStore(tmp_path).rows.loc[cell().hash]
     columns = ("kind", "task", "contestant", "seed", "status", "reason", "device", "threads", "seconds")
     assert [row[name] for name in columns] == ["train", "linear", "gpt2", 0, "failed", "a reason", "cpu", 2, 3.0]
     cpu_info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
     assert "cores" in row["hardware"]
-    assert ("(family " in row["hardware"]) == ("cpu family" in cpu_info), "generations of a processor share a name"
+    assert ("(family " in row["hardware"]) == ("cpu family" in cpu_info), "processor generations may share a name"
     assert row["kernels"] == torch.backends.cpu.get_cpu_capability().lower().replace("no avx", "default")
     assert {"python", "torch", "numpy"} <= json.loads(row["libraries"]).keys()
 
 
-def test_an_inapplicable_cell_is_to_do_until_a_row_has_the_reason(tmp_path: Path) -> None:
+def test_an_inapplicable_cell_is_pending_until_its_reason_is_recorded(tmp_path: Path) -> None:
     skipped = cell(reason="no related datasets")
     assert CellStore(tmp_path).state(skipped) == "skipped"
     assert make_plan([skipped], CellStore(tmp_path)).todo == (skipped,)
@@ -176,7 +176,7 @@ def test_an_inapplicable_cell_is_to_do_until_a_row_has_the_reason(tmp_path: Path
     assert make_plan([cell(reason="another reason")], CellStore(tmp_path)).todo
 
 
-def test_the_error_for_a_results_folder_that_cannot_be_written_names_it(tmp_path: Path) -> None:
+def test_the_error_for_an_unwritable_results_folder_names_the_folder(tmp_path: Path) -> None:
     (tmp_path / "cells").write_text("a file")
     with pytest.raises(UsageError) as error:
         record(tmp_path, cell(), Outcome("done"), Context(tmp_path))

@@ -63,7 +63,7 @@ def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, st
         (["GRID", "--pack", "mine", "--verify", "1"], ("--pack", "--verify")),
     ],
 )
-def test_wrong_names_and_conflicting_options_are_refused_in_one_line(
+def test_wrong_names_and_conflicting_options_are_refused_with_a_one_line_error(
     arguments: list[str], names: tuple[str, ...], grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [str(grid) if argument == "GRID" else argument for argument in arguments]
@@ -73,7 +73,7 @@ def test_wrong_names_and_conflicting_options_are_refused_in_one_line(
     assert not (tmp_path / "results").exists()
 
 
-def test_nothing_to_pack_and_a_file_as_results_folder_are_refused_in_one_line(
+def test_packing_without_results_and_a_file_as_results_folder_are_refused(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, file = tmp_path / "results", tmp_path / "file"
@@ -88,10 +88,10 @@ def test_nothing_to_pack_and_a_file_as_results_folder_are_refused_in_one_line(
     assert not folder.exists()
 
 
-def test_a_dry_run_counts_cells_that_need_cells_of_excluded_kinds(
+def test_a_dry_run_counts_cells_that_need_an_excluded_kind_of_cell(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """For each of two tasks, two evaluations and a summary need training runs, and baselines do not."""
+    """For each of two tasks, two evaluations and a summary need training runs. Baselines do not."""
     words = [grid, "--only", "evaluate", "--results", tmp_path / "results"]
     code, out, _ = run(*words, "--dry-run", capsys=capsys)
     assert code == 0 and "6 cells" in out
@@ -114,7 +114,7 @@ def test_tasks_and_contestants_select_cells(grid: Path, tmp_path: Path, capsys: 
 def test_the_summary_covers_the_contestants_that_are_evaluated(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A repeated command has nothing to do, and the summary with another contestant includes earlier contestants."""
+    """A repeated command has nothing to do, and a later summary includes contestants that were evaluated earlier."""
     results = tmp_path / "results"
     words = [grid, "--tasks", "tiny-linear", "--results", results, "--workers", "1"]
 
@@ -167,7 +167,7 @@ def test_a_closed_stdout_is_not_an_error(
 
 # Slow, because a process imports torch.
 @pytest.mark.slow
-def test_a_stdout_that_was_closed_by_a_shell_is_not_an_error(tmp_path: Path) -> None:
+def test_a_stdout_closed_by_the_shell_is_not_an_error(tmp_path: Path) -> None:
     grid = tiny_grid(tmp_path, backbones=("cnp",), probe=None)
     command = f"{sys.executable} -m iclbench sweep {grid} --dry-run --results {tmp_path / 'results'} >&-"
     process = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
@@ -205,13 +205,13 @@ def test_a_dry_run_with_an_engine_describes_its_jobs(
     makespans = {makespan["at_once"]: makespan for makespan in jobs["makespan"]}
     assert list(makespans) == [1, 8, 32, 128, 512]
     assert makespans[8]["seconds"] < makespans[1]["seconds"] <= makespans[1]["seconds_with_deaths"]
-    # The expected time is that of measured training runs, a minute per other cell, and ten seconds to start a job.
+    # Expected: measured training times, one minute per other cell, and ten seconds to start each job.
     training_seconds = sum(line["seconds"] for line in records["tasks"])
     assert makespans[1]["seconds"] == pytest.approx(training_seconds + 18 * 60 + 10 * jobs["jobs"])
     code, out, err = run(*words, capsys=capsys)
     assert code == 0, err
     assert "18 cells" in out and "5%" in out
-    # With GPUs on other machines, nothing is measured on this machine.
+    # If the jobs use GPUs of other machines, nothing is measured on this machine.
     code, out, err = run(*words, "--device", "cuda", "--json", capsys=capsys)
     assert code == 0, err
     jobs = json.loads(out)["total"]["jobs"]
@@ -244,7 +244,7 @@ def test_grids_with_different_resources_are_not_swept_together(
         (["--engine", "slurm", "--status"], ("results",)),
     ],
 )
-def test_conflicting_options_of_engines_are_refused(
+def test_invalid_engine_options_are_refused(
     options: list[str],
     names: tuple[str, ...],
     grid: Path,
@@ -261,7 +261,7 @@ def test_conflicting_options_of_engines_are_refused(
 def test_estimates_use_recorded_seconds_parameters_and_sizes(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One of two training runs took 0.5 s per step, and the second seed has four steps to do."""
+    """The run of seed 0 took 0.5 s per step, and the run of seed 1 still needs four steps."""
     from iclbench import tables
     from iclbench.cli.sweep_view import duration_text
 
@@ -340,7 +340,7 @@ def test_workers_may_use_every_visible_gpu(
     assert (kind, gpus) == ("cuda" if expected else "cpu", expected)
 
 
-def test_diverged_cells_are_printed_with_their_reason_and_have_a_column(
+def test_diverged_cells_are_printed_with_their_reason_and_counted_in_a_column(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     grid = tiny_grid(tmp_path, backbones=("gpt2",), evaluate=None, probe=None)
@@ -352,7 +352,7 @@ def test_diverged_cells_are_printed_with_their_reason_and_have_a_column(
     outcome = Outcome("diverged", "diverged at step 3: the loss is nan")
     record(results.results, cells[0], outcome, Context(results.results))
     after = make_plan(cells, CellStore(results.results))
-    assert print_outcomes(after, {cells[0].hash: outcome}) == 0, "a diverged cell has not failed"
+    assert print_outcomes(after, {cells[0].hash: outcome}) == 0, "a diverged cell does not count as failed"
     assert f"train tiny-linear-gpt2-smoke-s0: {outcome.reason}" in capsys.readouterr().out
     print_dry_run(after, results, "cpu", None, 1)
     header, row, *_ = (line.split() for line in capsys.readouterr().out.splitlines())
@@ -370,7 +370,7 @@ def test_a_dry_run_counts_the_cells_of_added_models(tmp_path: Path, capsys: pyte
     assert "cnp: nothing" in capsys.readouterr().out
 
 
-def test_missing_packed_results_are_reported_for_grids_that_have_them(tmp_path: Path) -> None:
+def test_missing_packed_results_are_reported_for_grids_that_ship_with_them(tmp_path: Path) -> None:
     cells = grid_cells([str(tiny_grid(tmp_path))])
     note = pack.missing_results_note(["Reference"], cells, tmp_path)
     assert note is not None and str(tmp_path) in note and "--results" in note
@@ -459,7 +459,7 @@ class UntunedModel(GPT2):
 
 @pytest.mark.slow
 def test_models_without_a_tuned_rate_are_listed_with_the_command_that_tunes_them(tmp_path: Path) -> None:
-    """The command contains the tasks whose rates apply to the tasks of the grid."""
+    """The command tunes on the task whose rates apply to all tasks of the grid."""
     model, card = f"{__name__}:UntunedModel", tmp_path / "grid.toml"
     grid = {"summary": "two", "tasks": ["linear", "decision-tree"], "backbones": ["gpt2"], "presets": ["grid"]}
     card.write_text(tomli_w.dumps(grid | {"seeds": [0]}))

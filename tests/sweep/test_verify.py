@@ -31,7 +31,7 @@ RUN = "tiny-gpt2-smoke-s0"
 
 @pytest.fixture(scope="module")
 def swept_grid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GridCell]]:
-    """A folder with single and packed files of a run, a baseline and an oracle, and their cells."""
+    """Return a folder with unpacked and packed results of a run, a baseline and an oracle, and their cells."""
     folder = tmp_path_factory.mktemp("verified")
     card = small_card(baselines=["knn-3"], shifts=["orthants"])
     card["presets"]["smoke"]["train"] |= {"steps": 4, "log_every": 2}  # type: ignore[index]
@@ -74,14 +74,14 @@ def shared_workers(workers: _Workers, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("shared_workers")
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["results", "clean"])
-def test_recomputed_cells_equal_single_and_packed_rows(swept_grid: tuple[Path, list[GridCell]], folder: str) -> None:
+def test_recomputed_cells_equal_unpacked_and_packed_rows(swept_grid: tuple[Path, list[GridCell]], folder: str) -> None:
     root, cells = swept_grid
     before = sorted(root.rglob("*"))
     verified = list(verify(cells, CellStore(root / folder), 9, 0, Context(root / folder)))
     assert {each.cell.run for each in verified} == {RUN, "knn-3", "least-squares"}, "all evaluations except the summary"
     assert [each.difference for each in verified] == [None] * 3
     assert {each.environment for each in verified} == {()}
-    # Two shifts have nine context sizes and an area each, and the run also has two points of its training curve.
+    # Each of two shifts has nine context sizes and one area. The run also has two points of its training curve.
     assert {each.cell.run: each.rows for each in verified} == {RUN: 22, "knn-3": 20, "least-squares": 20}
     assert sorted(root.rglob("*")) == before, "no file is added"
 
@@ -242,7 +242,7 @@ def test_the_largest_difference_is_described() -> None:
     ("changes", "expected"),
     [
         ({}, 0.0),
-        ({"value": 0.1008}, 0.08),  # half of the interval is 0.01
+        ({"value": 0.1008}, 0.08),  # the half-width of the interval is 0.01
         ({"low": 0.0885}, 0.15),
         ({"value": 0.1008, "high": 0.108}, 0.2),
         ({"normaliser": 2.0}, None),
@@ -250,7 +250,9 @@ def test_the_largest_difference_is_described() -> None:
         ({"value": None, "low": None, "high": None, "status": "failed", "reason": "r"}, None),
     ],
 )
-def test_differences_are_measured_in_halves_of_the_interval(changes: dict[str, object], expected: float | None) -> None:
+def test_differences_are_relative_to_the_half_width_of_the_interval(
+    changes: dict[str, object], expected: float | None
+) -> None:
     ends = {"low": 0.09, "high": 0.11}
     assert share_of_interval(rows(**ends), rows(**ends | changes)) == (expected and pytest.approx(expected))
 
@@ -263,7 +265,7 @@ def test_without_an_interval_every_difference_is_a_disagreement_except_in_traini
     assert share_of_interval(rows(), rows(normaliser=2.0), has_intervals=False) is None
 
 
-def test_stored_rows_that_are_not_recomputed_are_a_difference() -> None:
+def test_stored_rows_that_are_not_recomputed_count_as_a_difference() -> None:
     assert str(first_difference(rows(), rows().iloc[:1])).startswith("1 rows only stored, the first: ")
 
 

@@ -31,7 +31,7 @@ RUN = "tiny-gpt2-smoke-s0"
 def cells_of(
     folder: Path, lr: float = 1e-3, notes: str = "", cost: list[int] | None = None, **train: object
 ) -> dict[str, GridCell]:
-    """A run of four steps and its evaluation, by kind."""
+    """Return the cells of a training run of four steps, by kind."""
     card = small_card(notes=notes, baselines=["zero"], oracles=[], shifts=[])
     card["presets"]["smoke"]["train"] |= {"steps": 4, "lr": lr, "log_every": 2, "checkpoint_every": 2, **train}  # type: ignore[index]
     (folder / "tiny.toml").write_text(tomli_w.dumps(card))
@@ -61,7 +61,7 @@ def finished_run(tmp_path: Path) -> tuple[Path, dict[str, GridCell]]:
     return tmp_path / "results", cells
 
 
-def test_a_row_has_the_files_of_its_cell_and_that_of_a_training_the_seconds_of_all_its_processes(
+def test_a_row_lists_the_files_of_its_cell_and_the_total_training_time(
     finished_run: tuple[Path, dict[str, GridCell]],
 ) -> None:
     results, cells = finished_run
@@ -75,11 +75,11 @@ def test_a_row_has_the_files_of_its_cell_and_that_of_a_training_the_seconds_of_a
     costs = tables.read("costs", results / "runs" / RUN / "costs.parquet").set_index(["phase", "metric"])["value"]
     assert store.rows.loc[cells["train"].hash, "seconds"] == costs["train", "seconds"]
     repeated = work(cells["train"], Context(results))
-    assert repeated.seconds == costs["train", "seconds"], "the seconds of the run, which is not repeated"
+    assert repeated.seconds == costs["train", "seconds"], "the finished run is not trained again"
 
 
 @pytest.mark.slow
-def test_cells_with_sizes_beyond_learned_positions_are_done_and_have_skipped_rows(tmp_path: Path) -> None:
+def test_context_sizes_beyond_learned_positions_give_skipped_rows_in_finished_cells(tmp_path: Path) -> None:
     card = small_card(baselines=["zero"], oracles=[], shifts=[])
     card["presets"]["smoke"]["train"] |= {"steps": 2}  # type: ignore[index]
     (tmp_path / "tiny.toml").write_text(tomli_w.dumps(card))
@@ -108,7 +108,7 @@ def test_cells_with_sizes_beyond_learned_positions_are_done_and_have_skipped_row
 
 
 @pytest.mark.parametrize("task", ["markov", "linear-system", "recall", "recall-vectors"])
-def test_a_run_that_reads_a_stream_is_probed_and_the_report_draws_its_probes(task: str, tmp_path: Path) -> None:
+def test_probes_of_stream_models_are_computed_and_drawn_in_the_report(task: str, tmp_path: Path) -> None:
     grid = {
         "summary": "one run",
         "tasks": [task],
@@ -133,7 +133,7 @@ def test_notes_of_a_card_do_not_change_cells(finished_run: tuple[Path, dict[str,
     assert compute(results, cells_of(results.parent, notes="a word")) == {}
 
 
-def test_a_cell_whose_table_another_configuration_has_overwritten_is_to_do(tmp_path: Path) -> None:
+def test_a_cell_is_repeated_if_another_configuration_has_overwritten_its_table(tmp_path: Path) -> None:
     """The card of a baseline is changed and changed back. Both versions write the same file."""
     results, card = tmp_path / "results", tmp_path / "mine.toml"
     (tmp_path / "tiny.toml").write_text(tomli_w.dumps(small_card(baselines=[str(card)], oracles=[], shifts=[])))
@@ -141,7 +141,7 @@ def test_a_cell_whose_table_another_configuration_has_overwritten_is_to_do(tmp_p
     (tmp_path / "grid.toml").write_text(tomli_w.dumps({"summary": "one", **common, "evaluate": {}}))
 
     def compute_with(k: int) -> bool:
-        """Compute the cells to do; returns whether there were any."""
+        """Compute the cells to do, and return whether there were any."""
         card.write_text(tomli_w.dumps({"estimator": "knn", "summary": "mine", "settings": {"k": k}}))
         cells = [cell for cell in grid_cells([str(tmp_path / "grid.toml")]) if cell.run == "mine"]
         todo = make_plan(cells, CellStore(results)).todo
@@ -254,7 +254,7 @@ def test_costs_are_measured_without_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_sizes_without_cost_measurements_give_a_warning(tmp_path: Path) -> None:
+def test_sizes_whose_costs_cannot_be_measured_give_a_warning(tmp_path: Path) -> None:
     """A model with learned positions does not extrapolate."""
     cell = cells_of(tmp_path, cost=[4, 9])["cost"]
     assert cell.config is not None
@@ -268,7 +268,7 @@ def test_sizes_without_cost_measurements_give_a_warning(tmp_path: Path) -> None:
     assert not work(cells_of(tmp_path, cost=[4])["cost"], Context(tmp_path / "other")).warnings
 
 
-def test_a_failed_cell_has_a_row_with_the_reason_and_is_repeated(tmp_path: Path) -> None:
+def test_a_failed_cell_is_recorded_with_its_reason_and_repeated(tmp_path: Path) -> None:
     cells = cells_of(tmp_path)
     outcome = work(cells["evaluate"], Context(tmp_path / "results"))
     assert outcome.status == "failed"
@@ -291,7 +291,7 @@ def test_a_diverged_run_is_not_repeated(tmp_path: Path) -> None:
     assert outcome.status == "diverged"
     assert re.search(r"step \d\b.*\b(nan|inf)\b", outcome.reason or "")
     open_plan = make_plan(list(cells.values()), CellStore(results))
-    assert open_plan.todo == (cells["evaluate"],), "the evaluation gets its row without work"
+    assert open_plan.todo == (cells["evaluate"],), "the evaluation is recorded without computation"
     ((cell, cell_outcome),) = Order(open_plan, 1).cells_without_work()
     assert (cell, cell_outcome.status) == (cells["evaluate"], "diverged")
     record(results, cell, cell_outcome, Context(results))
