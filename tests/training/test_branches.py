@@ -1,4 +1,4 @@
-"""The schedule with warm-up, constant rate and decay, and branches, which are shorter runs within a longer run."""
+"""The warmup-stable-decay schedule, and branches, which are shorter runs within a longer run."""
 
 import math
 import os
@@ -61,7 +61,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
-def test_the_learning_rate_warms_up_is_constant_and_decays_to_zero_in_the_last_fifth() -> None:
+def test_the_learning_rate_warms_up_stays_constant_and_decays_in_the_last_fifth() -> None:
     settings = TrainSettings(steps=20, warmup=4, lr=2.0, schedule="warmup-stable-decay")
     rates = [learning_rate(settings, step) for step in range(20)]
     assert rates == [0.5, 1.0, 1.5, 2.0, *[2.0] * 12, 2.0, 1.5, 1.0, 0.5]
@@ -69,7 +69,7 @@ def test_the_learning_rate_warms_up_is_constant_and_decays_to_zero_in_the_last_f
     assert on_branch == [*rates[:8], 2.0, 1.0]
 
 
-def test_if_warm_up_and_decay_overlap_the_lower_learning_rate_is_used() -> None:
+def test_the_lower_learning_rate_is_used_if_warmup_and_decay_overlap() -> None:
     settings = TrainSettings(steps=10, warmup=16, lr=1.0, schedule="warmup-stable-decay")
     assert [learning_rate(settings, step) for step in (0, 7, 8, 9)] == [1 / 16, 8 / 16, 9 / 16, 0.5]
     short_settings = TrainSettings(steps=3, lr=1.0, schedule="warmup-stable-decay")
@@ -92,16 +92,16 @@ def test_invalid_branches_are_refused(settings: dict[str, object]) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_runs_with_and_without_branches_are_different_runs_of_one_variant() -> None:
+def test_runs_with_and_without_branches_are_different_runs_of_the_same_variant() -> None:
     plain, branched = (
         resolve_run("linear", "gpt2", "smoke", 0, [STABLE, *overrides]) for overrides in ([], [BRANCHED[2]])
     )
-    assert variant_id(plain) == variant_id(branched), "they are repetitions of one contestant"
+    assert variant_id(plain) == variant_id(branched), "they count as repetitions of the same contestant"
     assert plain.trained_part != branched.trained_part, "they have different folders"
 
 
 @pytest.mark.slow
-def test_branches_do_not_change_the_run_in_any_bit(uninterrupted: Run, card_path: Path, tmp_path: Path) -> None:
+def test_branches_leave_the_run_bitwise_unchanged(uninterrupted: Run, card_path: Path, tmp_path: Path) -> None:
     unbranched = new_run(card_path, tmp_path, STABLE, "train.steps=40", "train.checkpoint_every=3")
     train(unbranched)
     assert have_same_weights(uninterrupted, unbranched)
@@ -111,7 +111,7 @@ def test_branches_do_not_change_the_run_in_any_bit(uninterrupted: Run, card_path
 
 
 @pytest.mark.parametrize("steps", [10, 20])
-def test_a_branch_equals_a_run_with_as_many_steps(
+def test_a_branch_equals_a_run_of_the_same_length(
     uninterrupted: Run, steps: int, card_path: Path, tmp_path: Path
 ) -> None:
     """Warm-up and curriculum are equal, because the card specifies them in steps."""
@@ -121,7 +121,7 @@ def test_a_branch_equals_a_run_with_as_many_steps(
     assert not are_equal(branch(uninterrupted, steps), weights(uninterrupted))
 
 
-def test_a_branch_has_the_episodes_and_the_progress_of_its_run(
+def test_a_branch_sees_the_same_episodes_and_progress_as_its_run(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[float, float]] = []
@@ -185,14 +185,14 @@ def test_the_seconds_of_a_branch_are_counted_once(
 
 
 class Killed(BaseException):
-    """Simulates the end of the process between two instructions."""
+    """Simulates a process that is killed between two instructions."""
 
 
 @pytest.mark.slow
 def test_a_run_killed_after_any_write_and_continued_has_identical_files(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In separate runs, the process is killed after each write of weights or of a checkpoint."""
+    """Each run is killed after a different write of weights or of a checkpoint."""
     original, writes_left = checkpoint.save_tensors, math.inf
     written: list[str] = []
 
@@ -318,7 +318,7 @@ def test_a_contestant_can_load_the_branches_of_its_run(uninterrupted: Run) -> No
     assert are_equal(model.state_dict(), weights(uninterrupted)), "the model of the run does not change"
 
 
-def test_branches_in_memory_are_refused(uninterrupted: Run) -> None:
+def test_training_in_memory_refuses_branches(uninterrupted: Run) -> None:
     config = uninterrupted.config
     with refused("bad-value", "branches"):
         fit(config.build(config.task.build()), config.task, config.train)
@@ -331,7 +331,7 @@ def evaluated(results: Path, run: Run) -> pd.DataFrame:
 
 
 @pytest.mark.slow
-def test_evaluated_rows_of_branches_equal_those_of_shorter_runs(
+def test_evaluations_of_branches_equal_evaluations_of_shorter_runs(
     uninterrupted: Run, card_path: Path, tmp_path: Path
 ) -> None:
     values = evaluated(uninterrupted.path.parents[1], uninterrupted)
@@ -351,7 +351,7 @@ def test_evaluated_rows_of_branches_equal_those_of_shorter_runs(
 
 
 @pytest.mark.slow
-def test_rows_of_branches_do_not_replace_those_of_evaluations_during_training(tmp_path: Path) -> None:
+def test_branch_rows_do_not_replace_rows_of_evaluations_during_training(tmp_path: Path) -> None:
     """Both rows have the same step and test, but the learning rate has decayed only in the branch."""
     card = tmp_path / "tiny-classes.toml"
     card.write_text(tomli_w.dumps(prototype_card()))

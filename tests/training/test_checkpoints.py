@@ -1,4 +1,4 @@
-"""Checkpoints: the last two are stored. An invalid one is renamed, and the previous one is used."""
+"""Checkpoints: the last two are kept, and if the last one is invalid, the previous one is used."""
 
 import errno
 import json
@@ -47,7 +47,7 @@ def run(interrupted: Run, tmp_path: Path) -> Run:
 
 
 def restored_step(run: Run) -> int:
-    """The step from which the run continues."""
+    """Return the step from which the run continues."""
     backbone = run.config.build(run.config.task.build())
     return checkpoint.restore(run, backbone, make_optimiser(backbone, run.config.train)).step
 
@@ -56,7 +56,7 @@ def checkpoint_names(run: Run) -> list[str]:
     return sorted(path.name for path in (run.path / "checkpoints").iterdir())
 
 
-def test_the_last_two_checkpoints_are_stored(run: Run) -> None:
+def test_the_last_two_checkpoints_are_kept(run: Run) -> None:
     """A crash or a full disk may destroy the latest checkpoint."""
     assert checkpoint_names(run) == ["step-000000006.safetensors", "step-000000008.safetensors"]
     assert restored_step(run) == 8
@@ -81,7 +81,7 @@ def test_a_checkpoint_that_the_file_system_cannot_read_is_not_renamed(
     assert checkpoint_names(run) == names_before and restored_step(run) == 8
 
 
-def test_a_checkpoint_with_the_name_of_another_step_is_not_used(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_checkpoint_named_after_another_step_is_not_used(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     run.checkpoints[-1].rename(run.path / "checkpoints" / "step-000000011.safetensors")
     assert restored_step(run) == 6
     assert checkpoint_names(run) == ["step-000000006.safetensors", "step-000000011.unusable"]
@@ -108,7 +108,7 @@ def with_tensors(**changes: Tensor) -> Callable[[Metadata, Tensors], None]:
     )
 
 
-def of_another_shape(metadata: Metadata, tensors: Tensors) -> None:
+def with_a_wrong_shape(metadata: Metadata, tensors: Tensors) -> None:
     tensors["optimiser.0.exp_avg"] = torch.zeros(3, 3)
 
 
@@ -143,7 +143,7 @@ def without_a_moment(metadata: Metadata, tensors: Tensors) -> None:
         with_tensors(log__losses=torch.zeros(3)),
         with_tensors(log__pending=torch.zeros(2)),
         with_tensors(log__pending=torch.tensor(torch.inf)),
-        of_another_shape,
+        with_a_wrong_shape,
         without_a_moment,
         with_tensors(optimiser__999__step=torch.tensor(1.0)),
         with_tensors(optimiser__x__step=torch.tensor(1.0)),
@@ -157,14 +157,16 @@ def test_a_checkpoint_with_invalid_contents_is_not_used(run: Run, change: Callab
         metadata = file.metadata() or {}
     assert json.loads(metadata["scored"]) == [] and tensors["log.losses"].shape == (2,)
     save_file(tensors, newest, with_digest(metadata, tensors))
-    assert restored_step(run) == 8, "it is still valid"
+    assert restored_step(run) == 8, "the rewritten checkpoint is valid"
     change(metadata, tensors)
     save_file(tensors, newest, with_digest(metadata, tensors))
     assert restored_step(run) == 6
     assert checkpoint_names(run) == ["step-000000006.safetensors", "step-000000008.unusable"]
 
 
-def test_out_of_memory_does_not_count_as_a_damaged_checkpoint(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_out_of_memory_does_not_mark_a_checkpoint_as_unusable(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def run_out_of_memory(*arguments: object) -> None:
         torch.empty(10**15)
 

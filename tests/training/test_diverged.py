@@ -1,4 +1,4 @@
-"""Diverged runs: the record of the divergence and the learning curve."""
+"""Diverged runs: the record of the divergence, and the learning curve."""
 
 import pickle
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_eval_names_all_runs_if_all_have_diverged(
     assert f"'{run.name}'" in line and "-o train.lr" in line
 
 
-def test_another_configuration_trains_and_removes_the_record(card_path: Path, tmp_path: Path) -> None:
+def test_training_another_configuration_removes_the_record(card_path: Path, tmp_path: Path) -> None:
     run = diverged(card_path, tmp_path)
     assert not run.is_started
     slower = new_run(card_path, tmp_path)
@@ -64,7 +64,7 @@ def test_another_configuration_trains_and_removes_the_record(card_path: Path, tm
     assert set(curve["status"]) == {"ok"}
 
 
-def test_the_learning_curve_ends_with_a_failed_row_that_has_the_reason(card_path: Path, tmp_path: Path) -> None:
+def test_the_learning_curve_ends_with_a_failed_row_that_states_the_reason(card_path: Path, tmp_path: Path) -> None:
     run = diverged(card_path, tmp_path)
     error = run.recorded_divergence
     assert error is not None
@@ -110,13 +110,13 @@ def test_a_buffer_that_is_infinite_from_the_start_is_not_a_divergence(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"config": 3, "step": 1, "what": "x"}'])
-def test_an_unreadable_record_is_ignored(card_path: Path, tmp_path: Path, text: str) -> None:
+def test_an_unreadable_divergence_record_is_ignored(card_path: Path, tmp_path: Path, text: str) -> None:
     run = new_run(card_path, tmp_path)
     (run.path / "diverged.json").write_text(text)
     assert run.recorded_divergence is None
 
 
-def test_the_error_can_be_pickled(tmp_path: Path) -> None:
+def test_the_divergence_error_can_be_pickled(tmp_path: Path) -> None:
     error = DivergedError(Run(tmp_path / "a"), 3, "the loss is nan", is_recorded=True)
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), copy.reason) == (str(error), error.reason)

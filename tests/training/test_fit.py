@@ -72,7 +72,7 @@ def test_callbacks_are_called_after_every_step_in_order() -> None:
     assert calls == [(name, step, logged_count) for step, logged_count in ((1, 0), (2, 1), (3, 2)) for name in "ab"]
 
 
-def test_during_a_pause_time_is_not_counted_and_the_model_is_in_eval_mode() -> None:
+def test_a_pause_stops_the_clock_and_puts_the_model_into_eval_mode() -> None:
     model = tiny_model()
     modes: list[bool] = []
 
@@ -87,7 +87,7 @@ def test_during_a_pause_time_is_not_counted_and_the_model_is_in_eval_mode() -> N
     assert 1000 < progress.seconds < 1100
 
 
-def test_the_error_of_a_divergence_names_the_step_and_the_weight() -> None:
+def test_the_divergence_error_names_the_step_and_the_weight() -> None:
     diverging = {"lr": 1e30, "clip": 0.0, "schedule": "constant", "warmup": 0, "log_every": 1}
     with refused("diverged", "step", exit_code=1):
         fit(tiny_model(), FAMILY, SETTINGS.model_copy(update=diverging), points=6)
@@ -97,12 +97,12 @@ def test_the_error_of_a_divergence_names_the_step_and_the_weight() -> None:
         fit(model, FAMILY, one_step, [lambda training: model.read_out.weight.data.fill_(torch.inf)], points=6)
 
 
-def test_a_family_without_points_is_refused() -> None:
+def test_training_on_a_family_without_a_number_of_points_is_refused() -> None:
     with refused("missing-value", "points="):
         fit(tiny_model(), FAMILY, SETTINGS)
 
 
-def test_evaluations_during_training_in_memory_are_refused() -> None:
+def test_training_in_memory_refuses_periodic_evaluations() -> None:
     with refused("bad-value", "evaluate_every"):
         fit(tiny_model(), FAMILY, SETTINGS.model_copy(update={"evaluate_every": 5}), points=4)
 

@@ -1,5 +1,5 @@
-"""Training in several processes: losses equal those of a single process up to rounding, and runs can be continued with
-another number of processes."""
+"""Training in several processes gives the losses of a single process up to rounding, and runs can be continued with
+a different number of processes."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ from tests.refusals import refused
 
 
 class DoublePrecisionData(TrainingData):
-    """Episodes in double precision. Every third episode has fewer scored points, and one episode has none."""
+    """Batches in double precision. Every third episode has fewer scored points, and one episode has none."""
 
     def batch(self, settings: TrainSettings, seed: int, step: int, device: str = "cpu") -> Episodes:
         episodes = super().batch(settings, seed, step, device).to(dtype=torch.float64)
@@ -89,8 +89,8 @@ def losses_of_two(name: str, double: bool, steps: int, path: Path, port: int) ->
         pytest.param("mamba2", False, 200, 29612, marks=pytest.mark.slow),
     ],
 )
-def test_two_processes_have_the_losses_of_one(name: str, double: bool, steps: int, port: int, tmp_path: Path) -> None:
-    """At every step, for an odd batch size, losses are equal up to 1e-10 in double precision and 1e-4 in single
+def test_two_processes_give_the_losses_of_one(name: str, double: bool, steps: int, port: int, tmp_path: Path) -> None:
+    """The batch size is odd. Losses are equal at every step, up to 1e-10 in double precision and 1e-4 in single
     precision.
     """
     expected = torch.tensor(losses(name, double, steps, SINGLE_PROCESS), dtype=torch.float64)
@@ -117,9 +117,9 @@ def train(results: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_a_run_continues_with_another_number_of_processes(tmp_path: Path) -> None:
-    """The run is trained by two processes, then one, then two again. Ctrl-C interrupts each part but the last. The
-    learning curve equals that of a single process.
+def test_a_run_continues_with_a_different_number_of_processes(tmp_path: Path) -> None:
+    """The run is trained by two processes, then one, then two again. Ctrl-C interrupts the first two parts. The
+    learning curve equals the curve of a run in a single process.
     """
     single = train(tmp_path / "one")
     assert single.wait(120) == 0
@@ -147,7 +147,7 @@ def test_a_run_continues_with_another_number_of_processes(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_the_unexpected_end_of_another_process_is_reported(tmp_path: Path) -> None:
+def test_the_unexpected_end_of_a_process_is_reported(tmp_path: Path) -> None:
     process = train(tmp_path / "r", "--processes", "2", "-o", "train.steps=100000")
     run = tmp_path / "r" / "runs" / "linear-gpt2-smoke-s0"
     while not list(run.glob("checkpoints/step-*")):
@@ -182,7 +182,7 @@ def test_backbones_that_do_not_support_several_processes_are_refused() -> None:
     Processes(0, 1).check(backbone, 1)
 
 
-def test_torchrun_and_the_option_processes_must_not_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conflict_between_torchrun_and_the_option_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("WORLD_SIZE", "4")
     with refused("conflict", "torchrun", 4, "--processes 2"), start_processes(2, []):
@@ -197,7 +197,7 @@ def test_torchrun_and_the_option_processes_must_not_conflict(monkeypatch: pytest
         ({"WORLD_SIZE": "2", "RANK": "1"}, "missing-value", ("WORLD_SIZE=2", "MASTER_ADDR", "torchrun")),
     ],
 )
-def test_inconsistent_variables_are_refused(
+def test_inconsistent_environment_variables_are_refused(
     variables: dict[str, str], code: str, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in variables.items():
@@ -224,8 +224,8 @@ def test_several_processes_on_one_gpu_are_refused() -> None:
 
 
 @pytest.mark.slow
-def test_processes_end_when_the_first_one_is_killed(tmp_path: Path) -> None:
-    """This holds even before the processes are connected."""
+def test_all_processes_end_if_the_first_one_is_killed(tmp_path: Path) -> None:
+    """The first process is killed before the processes are connected."""
     command = [sys.executable, "-m", "iclbench", "train", "linear", "gpt2", "--preset", "smoke", "--processes", "2"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([*command, "--results", str(tmp_path)], env=environment, stderr=subprocess.DEVNULL)
@@ -236,7 +236,7 @@ def test_processes_end_when_the_first_one_is_killed(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     while any(is_running(pid) for pid in others):
-        assert time.monotonic() < deadline, "they are still running"
+        assert time.monotonic() < deadline, "other processes are still running"
         time.sleep(0.2)
 
 
@@ -249,7 +249,7 @@ def is_running(pid: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_process_stops_waiting_for_the_others_after_a_timeout(
+def test_a_process_stops_waiting_for_other_processes_after_a_timeout(
     rank: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.socket() as free_socket:
@@ -269,8 +269,8 @@ def test_a_process_stops_waiting_for_the_others_after_a_timeout(
     assert f"127.0.0.1:{port}" in caplog.text
 
 
-def test_ctrl_c_ends_the_wait_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While torch waits, it does not react to signals."""
+def test_ctrl_c_stops_waiting_for_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch itself does not react to signals while it waits."""
     with socket.socket() as free_socket:
         free_socket.bind(("127.0.0.1", 0))
         variables = {

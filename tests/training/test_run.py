@@ -51,7 +51,7 @@ def have_same_weights(a: Run, b: Run) -> bool:
     return weights_a.keys() == weights_b.keys() and all(torch.equal(weights_a[k], weights_b[k]) for k in weights_a)
 
 
-def test_an_interrupted_run_equals_an_uninterrupted_one_in_every_bit(card_path: Path, tmp_path: Path) -> None:
+def test_a_continued_run_is_bitwise_equal_to_an_uninterrupted_run(card_path: Path, tmp_path: Path) -> None:
     uninterrupted = new_run(card_path, tmp_path / "a")
     train(uninterrupted)
     interrupted = new_run(card_path, tmp_path / "b")
@@ -83,7 +83,7 @@ def test_training_ignores_the_random_state_of_the_caller(card_path: Path, tmp_pa
     assert have_same_weights(first, second)
 
 
-def test_a_truncated_checkpoint_is_replaced_by_the_previous_one(
+def test_if_the_last_checkpoint_is_truncated_the_previous_one_is_used(
     card_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     uninterrupted = new_run(card_path, tmp_path / "a")
@@ -117,7 +117,7 @@ def test_a_checkpoint_of_another_run_is_not_used(
     assert have_same_weights(uninterrupted, other)
 
 
-def test_a_valid_checkpoint_is_used_despite_unusable_ones_of_later_steps(card_path: Path, tmp_path: Path) -> None:
+def test_a_valid_checkpoint_is_used_if_all_later_checkpoints_are_unusable(card_path: Path, tmp_path: Path) -> None:
     run = new_run(card_path, tmp_path)
     folder = run.path / "checkpoints"
     folder.mkdir()
@@ -130,7 +130,7 @@ def test_a_valid_checkpoint_is_used_despite_unusable_ones_of_later_steps(card_pa
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_another_size_does_not_change_the_weights(card_path: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_wider_model_is_not_used(card_path: Path, tmp_path: Path) -> None:
     uninterrupted = new_run(card_path, tmp_path / "a")
     train(uninterrupted)
     wide = new_run(card_path, tmp_path / "b", "backbone.width=32")
@@ -159,11 +159,11 @@ def test_weights_of_another_run_are_refused(card_path: Path, tmp_path: Path) -> 
     run.load()
 
 
-def test_weights_of_an_older_configuration_can_be_used_after_the_baselines_of_the_card_change(
+def test_weights_of_an_older_version_can_be_loaded_after_the_baselines_of_the_card_change(
     card_path: Path, tmp_path: Path
 ) -> None:
     run = new_run(card_path, tmp_path)
-    # Write the configuration of an older version, which has no settings `evaluators` and `compile`.
+    # Write the configuration of an older version, which lacks the settings `evaluators` and `compile`.
     text = (run.path / "config.toml").read_text()
     before_train, train_section = text.split("[train]")
     older_text = (
@@ -176,7 +176,7 @@ def test_weights_of_an_older_configuration_can_be_used_after_the_baselines_of_th
     train(run)
     card_path.write_text(card_path.read_text().replace('"knn-3"', '"knn-3", "averaging"'))
     updated = new_run(card_path, tmp_path)
-    assert updated.config.task.baselines != run.config.task.baselines, "the run follows the card"
+    assert updated.config.task.baselines != run.config.task.baselines, "the run adopts the baselines of the card"
     updated.load()
     train(updated)
 
@@ -229,7 +229,7 @@ def test_os_errors_of_a_family_are_not_attributed_to_the_results_folder(
         train(new_run(card_path, tmp_path))
 
 
-def test_a_diverged_loss_ends_the_training_and_checkpoints_are_finite(card_path: Path, tmp_path: Path) -> None:
+def test_a_diverged_loss_ends_training_and_leaves_only_finite_checkpoints(card_path: Path, tmp_path: Path) -> None:
     run = new_run(
         card_path,
         tmp_path,
@@ -247,7 +247,7 @@ def test_a_diverged_loss_ends_the_training_and_checkpoints_are_finite(card_path:
 
 
 @pytest.mark.slow
-def test_a_second_process_on_the_same_run_is_refused(card_path: Path, tmp_path: Path) -> None:
+def test_two_processes_cannot_train_the_same_run(card_path: Path, tmp_path: Path) -> None:
     run = new_run(card_path, tmp_path)
     ready, release = FORKS.Event(), FORKS.Event()
     other = FORKS.Process(target=_hold, args=(run, ready, release))
@@ -269,7 +269,7 @@ def _hold(run: Run, ready, release) -> None:
         release.wait(60)
 
 
-def test_the_error_for_an_existing_name_with_other_settings_names_the_difference(
+def test_the_error_for_an_existing_run_with_different_settings_names_the_difference(
     card_path: Path, tmp_path: Path
 ) -> None:
     train(new_run(card_path, tmp_path))
@@ -309,7 +309,7 @@ def test_training_reduces_the_logged_loss(card_path: Path, tmp_path: Path) -> No
     assert curve["value"].iloc[-1] < 0.75 * curve["value"].iloc[0]
 
 
-def test_context_targets_add_targets_in_training_but_not_in_evaluation() -> None:
+def test_context_points_are_additional_targets_in_training_but_not_in_evaluation() -> None:
     plain = resolve_run("gp-mixture", "tnp", "smoke")
     with_context = resolve_run("gp-mixture", "tnp", "smoke", overrides=["task.context_targets=true"])
     family = plain.task.build()
@@ -341,14 +341,14 @@ def resolve_settings(**values: object):
     return TrainSettings(lr=1.0, **values)
 
 
-def peak_of_training(run: Run) -> float | None:
+def peak_training_memory(run: Run) -> float | None:
     costs = tables.read("costs", run.path / "costs.parquet")
     peaks = costs[(costs["phase"] == "train") & (costs["metric"] == "bytes")]["value"]
     return None if peaks.empty else float(peaks.iloc[0])
 
 
 @pytest.mark.parametrize("before", [None, 123_456_789_000])
-def test_peak_memory_of_a_continued_run_is_the_maximum_or_unknown(
+def test_the_peak_memory_of_a_continued_run_is_the_maximum_or_unknown(
     card_path: Path, tmp_path: Path, before: int | None
 ) -> None:
     """`before` is the peak memory in the checkpoint of the first process, or None."""
@@ -362,10 +362,10 @@ def test_peak_memory_of_a_continued_run_is_the_maximum_or_unknown(
     metadata |= {} if before is None else {"bytes": str(before)}
     save_file(tensors, run.checkpoints[-1], with_digest(metadata, tensors))
     train(run)
-    assert peak_of_training(run) == before
+    assert peak_training_memory(run) == before
 
 
-def test_a_signal_in_the_last_step_is_raised_after_the_run_is_finished(card_path: Path, tmp_path: Path) -> None:
+def test_a_signal_during_the_last_step_is_raised_after_the_run_is_finished(card_path: Path, tmp_path: Path) -> None:
     run = new_run(card_path, tmp_path)
     with refused("interrupted", run.name, exit_code=130):
         train(run, report=stop_at(run.config.train.steps))

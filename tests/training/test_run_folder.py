@@ -1,4 +1,4 @@
-"""The folder of a run: complete files, digests, and folders that are moved, removed or full."""
+"""Run folders: complete files, digests, full disks, and folders that are moved or removed."""
 
 import errno
 import logging
@@ -66,7 +66,9 @@ def test_weights_without_a_digest_are_refused(finished: Run) -> None:
     finished.load()
 
 
-def test_weights_have_the_permissions_of_the_umask(card_path: Path, tmp_path: Path, original: Run) -> None:
+def test_weights_and_checkpoints_have_the_permissions_of_the_umask(
+    card_path: Path, tmp_path: Path, original: Run
+) -> None:
     assert {oct(path.stat().st_mode & 0o777) for path in [*original.training_files, *original.checkpoints]} == {
         oct(0o666 & ~umask())
     }
@@ -100,7 +102,7 @@ def call_after(step: int, action: object) -> StepReport:
 
 
 @pytest.mark.parametrize("moved", [True, False])
-def test_a_folder_that_was_moved_or_removed_during_training_is_recreated_with_a_warning(
+def test_a_run_folder_moved_or_removed_during_training_is_recreated_with_a_warning(
     card_path: Path, tmp_path: Path, original: Run, moved: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = new_run(card_path, tmp_path / "results")
@@ -135,8 +137,8 @@ def test_training_does_not_write_into_the_folder_of_another_run(card_path: Path,
     assert Run(run.path).config.train.lr == 0.5
 
 
-def test_the_configuration_of_a_run_in_training_is_not_replaced(card_path: Path, tmp_path: Path) -> None:
-    """Before the first checkpoint, another command for a run with the same name could otherwise replace it."""
+def test_the_configuration_of_a_run_is_not_replaced_during_training(card_path: Path, tmp_path: Path) -> None:
+    """Without the lock, a command for a run with the same name could replace it before the first checkpoint."""
     run = new_run(card_path, tmp_path)
     config_before = (run.path / "config.toml").read_text()
     with run.lock():
@@ -166,7 +168,7 @@ def file_size_limit(size: int) -> Iterator[None]:
 
 
 def test_a_full_disk_leaves_no_incomplete_files(card_path: Path, tmp_path: Path) -> None:
-    """Tables fit on the disk and checkpoints do not, for which safetensors raises an exception of its own."""
+    """Tables fit on the disk but checkpoints do not, for which safetensors raises its own exception."""
     run = new_run(card_path, tmp_path)
     with file_size_limit(4096), pytest.raises(IclbenchError, match=str(tmp_path)) as full:
         train(run)
@@ -179,7 +181,7 @@ def test_a_full_disk_leaves_no_incomplete_files(card_path: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("number", "code"), [(errno.ENOSPC, 1), (errno.EDQUOT, 1), (errno.EACCES, 2), (errno.EROFS, 2), (errno.EEXIST, 2)]
 )
-def test_a_full_disk_has_exit_code_1_and_a_missing_permission_has_2(tmp_path: Path, number: int, code: int) -> None:
+def test_a_full_disk_gives_exit_code_1_and_a_missing_permission_gives_2(tmp_path: Path, number: int, code: int) -> None:
     with pytest.raises(IclbenchError, match=str(tmp_path)) as error, write_errors(tmp_path):
         raise OSError(number, os.strerror(number))
     assert error.value.exit_code == code
@@ -198,9 +200,7 @@ def test_a_damaged_configuration_is_refused(
     assert main(["list", "runs", "--results", results]) == 0
 
 
-def test_the_third_signal_interrupts_a_long_step_but_not_the_writing_of_a_checkpoint(
-    card_path: Path, tmp_path: Path
-) -> None:
+def test_the_third_signal_interrupts_a_long_step_but_not_a_checkpoint_write(card_path: Path, tmp_path: Path) -> None:
     stop = _StopFlag(new_run(card_path, tmp_path))
     stop.handle(2, None)
     stop.handle(2, None)

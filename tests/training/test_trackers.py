@@ -1,4 +1,4 @@
-"""Trackers store the numbers of the tables, which the readers of each tracker confirm (`make test-trackers`)."""
+"""Trackers log the values of the tables. `make test-trackers` reads them with the libraries of the trackers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def curve(results: Path) -> list[tuple[int, float]]:
     return [(int(step), float(value)) for step, value in zip(rows["axis_value"], rows["value"], strict=True)]
 
 
-def test_losses_equal_those_of_the_table(list_tracker: type[ListTracker], tmp_path: Path) -> None:
+def test_logged_losses_equal_the_losses_in_the_table(list_tracker: type[ListTracker], tmp_path: Path) -> None:
     assert main([*TRAIN, "--results", str(tmp_path), "--log", "list"]) == 0
     losses = [(step, values["loss"]) for _, step, values in list_tracker.logged]
     assert [step for step, _ in losses] == [2, 4, 6]
@@ -81,7 +81,7 @@ def test_an_export_contains_the_learning_curve_and_the_scores(list_tracker: type
     assert steps[6]["next/none/auc"] == auc
 
 
-def test_an_export_contains_scores_of_targets_but_not_of_other_tasks_or_runs(tmp_path: Path) -> None:
+def test_an_export_contains_target_scores_but_no_scores_of_other_tasks_or_runs(tmp_path: Path) -> None:
     config = resolve_run("gp-mixture", "cnp", "smoke")
     run = create(tmp_path, config)
     shared = {"run": run.name, "task": "gp-mixture", "family": "gp-mixture", "contestant": "cnp", "kind": "backbone"}
