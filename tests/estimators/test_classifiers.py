@@ -1,4 +1,4 @@
-"""Classifiers without training, against scikit-learn and explicit loops."""
+"""Classifiers without training, compared with scikit-learn and explicit loops."""
 
 from collections import Counter
 
@@ -17,7 +17,7 @@ EPISODES, POINTS, TARGETS, DIM, CLASSES = 40, 9, 3, 16, 12
 
 @pytest.fixture(scope="module")
 def context() -> Points:
-    """Images of four of the classes. Half of the episodes have masked points."""
+    """Images of four of the twelve classes. Half of the episodes have masked points."""
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(EPISODES, POINTS, DIM, generator=generator)
     y = 2 + 3 * torch.randint(4, (EPISODES, POINTS), generator=generator)
@@ -45,7 +45,7 @@ def episode(context: Points, b: int) -> tuple[np.ndarray, np.ndarray]:
     ("cls", "reference"),
     [(PixelNearestNeighbour, lambda: KNeighborsClassifier(1)), (NearestClassMean, NearestCentroid)],
 )
-def test_predictions_equal_scikit_learn(cls: type, reference, context: Points, queries: torch.Tensor) -> None:
+def test_predictions_agree_with_scikit_learn(cls: type, reference, context: Points, queries: torch.Tensor) -> None:
     prediction = predicted_labels(cls, context, queries)
     for b in range(EPISODES):
         x, y = episode(context, b)
@@ -61,7 +61,7 @@ def test_majority_predicts_the_first_of_equally_frequent_labels(context: Points,
         assert set(prediction[b].tolist()) == {Counter(y).most_common(1)[0][0]}
 
 
-def test_of_several_equal_images_the_first_one_is_the_nearest_neighbour() -> None:
+def test_ties_between_equally_near_images_are_resolved_by_the_first_image() -> None:
     image = torch.rand(1, 1, 784, generator=torch.Generator().manual_seed(2))
     images = torch.cat([1 - image, *[image] * 7], 1)
     context = Points.full(images, torch.tensor([[0, 7, 3, 1, 2, 3, 4, 0]]))
@@ -90,7 +90,7 @@ def test_the_predicted_label_has_the_documented_probability(cls: type, context: 
 
 
 @pytest.mark.parametrize("cls", [PixelNearestNeighbour, NearestClassMean, Majority])
-def test_a_regression_task_is_refused(cls: type, context: Points) -> None:
+def test_regression_tasks_are_refused(cls: type, context: Points) -> None:
     numbers = Points.full(context.x, context.x[..., :1])
     for facts in (TaskFacts(), TaskFacts(classes=CLASSES)):
         with refused("not-applicable", cls.__name__):

@@ -1,4 +1,4 @@
-"""Estimators of events: explicit fits and SciPy as references, masks, censored points, units of time, and invalid
+"""Estimators of events, compared with explicit fits and SciPy. Masks, censored points, units of time and invalid
 data.
 """
 
@@ -17,7 +17,7 @@ from tests.refusals import refused
 
 EPISODES, EVENTS, MARKS = 5, 20, 3
 NAMES = ["poisson", "renewal", "markov-marks", "hawkes-mle"]
-# The smallest number of events after which a prediction does not depend on the prior unit of time.
+# The number of events from which a prediction does not depend on the prior unit of time.
 UNIT_FREE = {"poisson": 2, "renewal": 1, "markov-marks": 2, "hawkes-mle": 2}
 
 
@@ -56,7 +56,7 @@ def test_poisson_predicts_the_rate_and_the_mark_frequencies_of_each_prefix(unit:
             np.testing.assert_allclose(prediction.base[b, n], expected, rtol=1e-12)
 
 
-def test_renewal_equals_the_lognormal_fit_of_scipy_with_a_prior_on_the_variance() -> None:
+def test_renewal_equals_a_lognormal_fit_by_scipy_with_a_prior_on_the_variance() -> None:
     points = draw()
     prediction = estimator("renewal").predict_next(points)
     assert prediction.logits.shape == (EPISODES, EVENTS, 1)
@@ -72,7 +72,7 @@ def test_renewal_equals_the_lognormal_fit_of_scipy_with_a_prior_on_the_variance(
             np.testing.assert_allclose(prediction.mark_probabilities()[b, n], (counts + 1) / (n + 3), rtol=1e-12)
 
 
-def test_constant_gaps_have_a_finite_density() -> None:
+def test_constant_gaps_give_a_finite_density() -> None:
     points = sequences(np.full((1, 50), 0.1), np.zeros((1, 50)))
     prediction = estimator("renewal").predict_next(points)
     n = np.arange(1, 50)
@@ -104,8 +104,8 @@ def test_each_prefix_is_fitted_separately(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_other_episodes_and_masked_events_do_not_change_predictions(name: str) -> None:
-    """Episodes have different lengths, and their masked events come from another process."""
+def test_predictions_do_not_depend_on_other_episodes_or_masked_events(name: str) -> None:
+    """Episodes have different lengths, and the values of masked events come from another sample."""
     points, predictor = draw(), estimator(name)
     other = draw(seed=1)
     rng = np.random.default_rng(2)
@@ -137,7 +137,7 @@ def test_a_censored_point_is_predicted_but_not_part_of_the_fit(name: str) -> Non
 
 @pytest.mark.parametrize(("first_factor", "second_factor"), [(1e-6, 1e-3), (1e3, 1e6)])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_unit_of_time_only_shifts_the_log_density(name: str, first_factor: float, second_factor: float) -> None:
+def test_scaling_time_only_shifts_the_log_density(name: str, first_factor: float, second_factor: float) -> None:
     points, predictor = draw(events=12), estimator(name)
     scores = []
     for factor in (first_factor, second_factor):
@@ -151,7 +151,7 @@ def test_the_unit_of_time_only_shifts_the_log_density(name: str, first_factor: f
 
 @pytest.mark.parametrize("factor", [1e-6, 1e6])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_effect_of_a_wrong_unit_decreases(name: str, factor: float) -> None:
+def test_the_effect_of_a_wrong_time_unit_decreases_with_the_number_of_events(name: str, factor: float) -> None:
     """Apart from the shift, the mean loss increases by at most 0.2 nats after 5 events and 0.03 nats after 60."""
     points, predictor = draw(episodes=60, events=61), estimator(name)
     scaled = sequences(factor * points.y[..., 0].numpy(), points.y[..., 1].numpy())
@@ -166,7 +166,7 @@ def test_the_effect_of_a_wrong_unit_decreases(name: str, factor: float) -> None:
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_score_is_finite(name: str, scale: float, spread: float) -> None:
-    """The cases are single precision, constant gaps, bursts, and marks without events."""
+    """Predictions are in single precision. The cases include constant gaps, bursts and marks that never occur."""
     rng = np.random.default_rng(3)
     gaps = scale * rng.lognormal(0, spread, (4, 30))
     marks = np.minimum(np.arange(30) // 7, 4) * (np.arange(4)[:, None] > 0)
@@ -180,7 +180,7 @@ def test_every_score_is_finite(name: str, scale: float, spread: float) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_before_the_first_event_the_expected_gap_is_the_unit_and_marks_are_equally_likely(name: str) -> None:
+def test_without_events_the_expected_gap_is_the_unit_and_marks_are_equally_likely(name: str) -> None:
     prediction = estimator(name, unit=2.5).predict_next(draw(), prefixes=[0])
     expected_gap = prediction.locs[..., 0].exp() if name == "renewal" else prediction.mean()
     torch.testing.assert_close(expected_gap, torch.full_like(expected_gap, 2.5))

@@ -1,4 +1,4 @@
-"""Maximum likelihood for Hawkes processes, against explicit sums, finite differences, SciPy and simulations."""
+"""Maximum likelihood for Hawkes processes, compared with explicit sums, finite differences, SciPy and simulations."""
 
 from functools import cache
 
@@ -20,8 +20,8 @@ TRUTH = Hawkes(np.array([0.2, 0.1, 0.4]), np.array([[0.3, 0.2, 0.1], [0.1, 0.4, 
 
 @cache
 def simulate(events: int, seed: int = 0, process: Hawkes = TRUTH) -> tuple[np.ndarray, np.ndarray]:
-    """Simulate a process by Ogata's thinning. Between events, the rate only decreases, so its current value is a
-    bound.
+    """Simulate a process by Ogata's thinning. Between events, the rate only decreases, so its current value is an
+    upper bound.
     """
     rng = np.random.default_rng(seed)
     excited, gap = np.zeros(len(process.base)), 0.0
@@ -63,7 +63,7 @@ def finite_differences(function, vector: np.ndarray) -> np.ndarray:
     return np.array([(function(vector + step) - function(vector - step)) / 2e-6 for step in steps])
 
 
-def test_the_likelihood_is_the_sum_over_all_pairs() -> None:
+def test_the_likelihood_equals_a_sum_over_all_pairs_of_events() -> None:
     gaps, marks = simulate(60)
     assert log_likelihood(gaps, marks, TRUTH) == pytest.approx(naive_log_likelihood(gaps, marks, TRUTH), rel=1e-12)
 
@@ -86,11 +86,11 @@ def test_parameters_are_recovered_within_their_standard_errors(events: int) -> N
     errors = standard_errors(gaps, marks, estimate).vector()
     deviation = estimate.vector() - TRUTH.vector()
     assert (np.abs(deviation) < 3.5 * errors).all() and (errors < 0.5 * (2_000 / events) ** 0.5).all()
-    # A joint test of all parameters, with their correlations.
+    # Test all parameters jointly, with their correlations.
     assert deviation @ observed_information(gaps, marks, estimate) @ deviation < stats.chi2(len(deviation)).ppf(0.999)
 
 
-def test_standard_errors_are_the_root_of_the_inverse_information() -> None:
+def test_standard_errors_are_the_square_roots_of_the_inverse_information() -> None:
     gaps, marks = simulate(2_000, seed=1)
     estimate = fit(gaps, marks, 3)
     covariance = np.linalg.inv(observed_information(gaps, marks, estimate))
@@ -98,8 +98,8 @@ def test_standard_errors_are_the_root_of_the_inverse_information() -> None:
 
 
 def test_a_parameter_at_a_bound_has_no_standard_error() -> None:
-    """With constant gaps, events do not excite other events, and base rates have the standard errors of a Poisson
-    process.
+    """With constant gaps, mark 0 does not excite itself. Without excitation, base rates have the standard errors of
+    a Poisson process.
     """
     gaps, marks = np.full(30, 0.5), np.tile([0, 1, 1], 10)
     estimate = fit(gaps, marks, 2)
@@ -112,8 +112,8 @@ def test_a_parameter_at_a_bound_has_no_standard_error() -> None:
     assert np.isnan(errors.branching).all() and np.isnan(errors.decay)
 
 
-def test_the_decay_is_within_its_range() -> None:
-    """The decay is 1 / observed time for a growing rate, and `fastest` / geometric mean gap for events in pairs."""
+def test_the_decay_is_clipped_to_its_range() -> None:
+    """The decay is 1 / observed time for a growing rate, and `fastest` / geometric mean gap for pairs of events."""
     growing, zeros = 1 / np.arange(1.0, 31), np.zeros(30, int)
     assert fit(growing, zeros, 1).decay == pytest.approx(1 / growing.sum(), rel=1e-6)
     pairs = np.tile([3.0, 1e-4], 15)
@@ -156,12 +156,12 @@ def test_scipy_finds_no_higher_maximum_from_any_start(events: int, smoothing: fl
         start = np.concatenate([np.log(rng.uniform(0.1, 1, 3)), rng.uniform(0, 0.5, 9), [rng.uniform(*limits[-1])]])
         maxima.append(-optimize.minimize(loss, start, jac=True, bounds=limits, method="L-BFGS-B").fun)
     assert maximum > max(maxima) - 1e-8
-    assert maximum < max(maxima) + 1  # check that the reference has found a similar maximum
+    assert maximum < max(maxima) + 1  # the reference has found a similar maximum
 
 
 @pytest.mark.parametrize("mark_count", [3, 100])
 def test_the_fit_satisfies_the_optimality_conditions(mark_count: int) -> None:
-    """Derivatives are 0 for positive parameters and negative for parameters at 0, even with more parameters than
+    """Derivatives are 0 for positive parameters and not positive for parameters at 0, even with more parameters than
     events.
     """
     rng = np.random.default_rng(0)
@@ -202,7 +202,7 @@ def test_the_prediction_is_the_fitted_intensity_after_the_last_event() -> None:
 
 
 def loss_of(predictor: Poisson | HawkesMLE, sequences: list[tuple[np.ndarray, np.ndarray]]) -> float:
-    """The mean negative log-likelihood of the last event of each sequence."""
+    """Return the mean negative log-likelihood of the last event of each sequence."""
     points = as_points(sequences)
     last = points.count - 1
     answer = predictor.predict_next(points, prefixes=[last])
@@ -210,8 +210,8 @@ def loss_of(predictor: Poisson | HawkesMLE, sequences: list[tuple[np.ndarray, np
 
 
 @pytest.mark.slow
-def test_predictions_for_hawkes_processes_are_better_than_a_constant_rate() -> None:
-    """After 300 events, the fit removes more than two thirds of the excess loss of a constant rate over the true
+def test_the_fit_predicts_hawkes_processes_better_than_a_constant_rate() -> None:
+    """After 300 events, the fit closes more than two thirds of the gap in loss between a constant rate and the true
     process.
     """
     sequences = [simulate(301, 100 + seed) for seed in range(40)]
@@ -220,7 +220,7 @@ def test_predictions_for_hawkes_processes_are_better_than_a_constant_rate() -> N
     assert poisson - hawkes > 2 / 3 * (poisson - truth) > 0.05
 
 
-def test_without_a_penalty_a_fit_on_few_events_is_worse_than_a_constant_rate() -> None:
+def test_a_fit_on_few_events_without_a_penalty_is_worse_than_a_constant_rate() -> None:
     sequences, facts = [simulate(9, 900 + seed) for seed in range(200)], TaskFacts(marks=3)
     poisson = loss_of(Poisson(facts=facts), sequences)
     unpenalised, penalised = (loss_of(HawkesMLE(HawkesSettings(penalty=p), facts), sequences) for p in (0.0, 1.0))
@@ -248,7 +248,7 @@ def test_the_open_interval_is_part_of_the_likelihood_and_the_fit(open_interval: 
 
 
 def test_a_long_open_interval_lowers_the_rate() -> None:
-    """Without excitation, the rate is that of a Poisson process: the number of events divided by the observed time."""
+    """The penalty removes all excitation, so the rate is the number of events divided by the observed time."""
     gaps, marks = np.full(30, 0.5), np.zeros(30, int)
     estimate = fit(gaps, marks, 1, open_interval=45.0, penalty=1e6)
     assert estimate.base[0] == pytest.approx(30 / (15 + 45), rel=1e-6)

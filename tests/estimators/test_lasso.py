@@ -1,4 +1,4 @@
-"""The Lasso path: KKT conditions, agreement with scikit-learn, and sharing between several baselines."""
+"""The Lasso path: KKT conditions, agreement with scikit-learn, and sharing between baselines."""
 
 import logging
 
@@ -34,7 +34,7 @@ def draw(kind: str, episodes: int = 16, points: int = 41, dim: int = 20) -> tupl
 
 
 def kkt_violation(x: np.ndarray, y: np.ndarray, w: np.ndarray, alpha: float) -> float:
-    """The largest violation of the KKT conditions."""
+    """Return the largest violation of the KKT conditions."""
     correlation = x.T @ (y - x @ w) / len(x)
     is_active = w != 0
     active_violation = np.abs(correlation - alpha * np.sign(w))[is_active].max(initial=0.0)
@@ -42,7 +42,7 @@ def kkt_violation(x: np.ndarray, y: np.ndarray, w: np.ndarray, alpha: float) -> 
 
 
 @pytest.mark.parametrize("kind", ["sparse", "noisy", "subspace", "ties", "skewed"])
-def test_all_solutions_of_the_path_are_optimal(kind: str) -> None:
+def test_all_solutions_on_the_path_are_optimal(kind: str) -> None:
     x, y = draw(kind)
     w, failed = lasso_path(x, y, list(ALPHAS))
     assert failed == 0
@@ -55,7 +55,7 @@ def test_all_solutions_of_the_path_are_optimal(kind: str) -> None:
     assert worst <= 1e-8
 
 
-def test_the_path_equals_scikit_learn_with_a_small_tolerance() -> None:
+def test_solutions_agree_with_scikit_learn() -> None:
     from sklearn.linear_model import Lasso as Reference
 
     x, y = draw("noisy", episodes=1, points=30, dim=8)
@@ -68,7 +68,7 @@ def test_the_path_equals_scikit_learn_with_a_small_tolerance() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1e6, 1e9])
-def test_the_solution_scales_with_the_outputs(scale: float) -> None:
+def test_solutions_scale_with_the_outputs(scale: float) -> None:
     """If y and alpha are scaled by the same factor, so is the solution."""
     x, y = draw("noisy", episodes=4, points=25)
     plain, _ = lasso_path(x, y, [0.1])
@@ -77,13 +77,13 @@ def test_the_solution_scales_with_the_outputs(scale: float) -> None:
     torch.testing.assert_close(scaled / scale, plain, rtol=1e-6, atol=1e-9)
 
 
-def test_a_penalty_above_every_correlation_gives_zero() -> None:
+def test_a_penalty_above_all_correlations_gives_zero_weights() -> None:
     x, y = draw("noisy", episodes=2, points=10)
     assert not lasso_path(x, y, [1e3])[0].any()
     assert not lasso_path(x, 0 * y, [1e-3])[0].any()
 
 
-def test_solutions_that_fail_the_check_are_recomputed_by_scikit_learn(
+def test_solutions_that_violate_the_kkt_conditions_are_recomputed_by_scikit_learn(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     x, y = draw("noisy", episodes=1, points=6, dim=3)
@@ -103,7 +103,7 @@ def test_solutions_that_fail_the_check_are_recomputed_by_scikit_learn(
     torch.testing.assert_close(w, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_coordinate_descent_for_one_point_and_for_none() -> None:
+def test_coordinate_descent_solves_contexts_of_one_point_and_of_no_points() -> None:
     """For one point, the minimiser of |y - wx|²/2 + alpha |w|_1 is nonzero only at the largest input."""
     x, y = torch.tensor([[0.5, -2.0, 1.0]], dtype=torch.float64), torch.tensor([3.0], dtype=torch.float64)
     actual = lasso._coordinate_descent(x, y, 0.1)
@@ -112,7 +112,9 @@ def test_coordinate_descent_for_one_point_and_for_none() -> None:
     assert lasso._coordinate_descent(x[:0], y[:0], 0.1).tolist() == [0.0, 0.0, 0.0]
 
 
-def test_a_solution_for_one_point_that_fails_the_check_is_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_solution_for_one_point_that_violates_the_kkt_conditions_is_recomputed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     x, y = draw("noisy", episodes=1, points=1, dim=3)
     expected, _ = lasso_path(x, y, [0.01])
     assert expected.any()

@@ -1,4 +1,4 @@
-"""Least squares, ridge, sparse regression and averaging, against NumPy, scikit-learn and exact posteriors."""
+"""Least squares, ridge, sparse regression and averaging, compared with NumPy, scikit-learn and exact posteriors."""
 
 import math
 from itertools import combinations
@@ -23,7 +23,7 @@ from tests.refusals import refused
 
 
 def draw(episodes: int, points: int, dim: int, noise: float = 1.0, seed: int = 0) -> Points:
-    """Noisy linear functions in float64."""
+    """Sample noisy linear functions in float64."""
     g = torch.Generator().manual_seed(seed)
     x = torch.randn(episodes, points, dim, generator=g, dtype=torch.float64)
     w = torch.randn(episodes, dim, 1, generator=g, dtype=torch.float64)
@@ -31,7 +31,7 @@ def draw(episodes: int, points: int, dim: int, noise: float = 1.0, seed: int = 0
 
 
 def each_prefix(points: Points, solve) -> Tensor:  # type: ignore[no-untyped-def]
-    """The predictions of `solve(x, y, query)` for each episode and prefix."""
+    """Return the predictions of `solve(x, y, query)` for each episode and prefix."""
     answers = torch.zeros_like(points.y)
     for b, (x, y) in enumerate(zip(points.x.numpy(), points.y[..., 0].numpy(), strict=True)):
         for n in range(1, len(x)):
@@ -44,7 +44,7 @@ def lstsq(x: np.ndarray, y: np.ndarray, query: np.ndarray) -> float:
 
 
 def in_a_random_subspace(points: Points) -> Points:
-    """Project the inputs onto a random subspace. As in the shift of this name, they are computed in float32, so
+    """Project the inputs onto a random subspace. As in the shift `subspace-random`, they are computed in float32, so
     rounding errors are outside the subspace."""
     basis = torch.linalg.qr(torch.randn(len(points), 12, 6, generator=torch.Generator().manual_seed(5))).Q
     return Points.full((points.x[..., :6].float() @ basis.mT).double(), points.y)
@@ -63,7 +63,7 @@ DATA = {
     "nearly repeated rows": lambda: _with_inputs(
         draw(4, 30, 12), lambda x: torch.cat([x[:, :1] + 1e-5 * x[:, 1:2], x[:, 1:]], 1)
     ),
-    "first input at the size of rounding errors": lambda: _with_inputs(
+    "first input of the size of rounding errors": lambda: _with_inputs(
         draw(4, 30, 5), lambda x: torch.cat([4.8e-16 * x[:, :1], x[:, 1:]], 1)
     ),
     "one dimension, first input far smaller than the others": lambda: _with_inputs(
@@ -99,7 +99,7 @@ def test_least_squares_recovers_noiseless_functions() -> None:
     assert error < 1e-6
 
 
-def test_least_squares_equals_numpy_in_a_long_context_with_padding() -> None:
+def test_least_squares_equals_numpy_for_a_long_context_with_masked_points() -> None:
     points = draw(3, 120, 5)
     mask = torch.rand(3, 120, generator=torch.Generator().manual_seed(1)) < 0.7
     prediction = LeastSquares().predict_targets(Points(points.x, points.y, mask), points.x[:, :4]).mean
@@ -110,8 +110,8 @@ def test_least_squares_equals_numpy_in_a_long_context_with_padding() -> None:
 
 @pytest.mark.parametrize("points", [12, 130])
 def test_ridge_with_the_noise_variance_as_penalty_is_the_posterior_mean(points: int) -> None:
-    """The posterior for w ~ N(0, I) and noise N(0, sigma²) is updated with one observation at a time (Kalman
-    filter).
+    """A Kalman filter updates the posterior for w ~ N(0, I) and noise N(0, sigma²) with one observation at a
+    time.
     """
     sigma2 = 0.5
     data = draw(2, points, 4, noise=sigma2**0.5)
@@ -139,7 +139,7 @@ def test_ridge_equals_scikit_learn() -> None:
 
 
 @pytest.mark.parametrize("penalty", [1e-10, 1e-14, 1e-18])
-def test_ridge_with_a_tiny_penalty_equals_least_squares_with_additional_penalty_rows(penalty: float) -> None:
+def test_ridge_with_a_tiny_penalty_equals_augmented_least_squares(penalty: float) -> None:
     data = draw(3, 30, 5)
     rows = math.sqrt(penalty) * np.eye(5)
 
@@ -180,8 +180,8 @@ def test_ridge_without_noise_is_least_squares() -> None:
     torch.testing.assert_close(Ridge().predict_next(data).mean, LeastSquares().predict_next(data).mean)
 
 
-def test_ridge_on_features_equals_scikit_learn() -> None:
-    """The features are those of the family `combination`."""
+def test_feature_ridge_equals_scikit_learn() -> None:
+    """The reference uses the features of the family `combination`."""
     from sklearn.linear_model import Ridge as Reference
 
     def features(x: np.ndarray) -> np.ndarray:
@@ -198,8 +198,8 @@ def test_ridge_on_features_equals_scikit_learn() -> None:
 
 
 @pytest.mark.parametrize("task", ["quadratic", "combination", "relu-network-shared"])
-def test_sampled_weights_of_features_have_the_variance_that_the_penalty_assumes(task: str) -> None:
-    """E y² is this variance times the squared norm of the features (20,000 functions, four standard errors)."""
+def test_sampled_feature_weights_have_the_variance_that_the_penalty_assumes(task: str) -> None:
+    """E y² equals the variance times the squared norm of the features, within four standard errors."""
     family = resolve_task(task, "smoke")[0].build()
     points = family.sample(Request(20_000, 1, torch.Generator().manual_seed(0))).context
     features = family.features(points.x[:, 0]).double()
@@ -208,7 +208,7 @@ def test_sampled_weights_of_features_have_the_variance_that_the_penalty_assumes(
     assert family.noise_to_signal("noisy-0.5+weight-scale-2") == pytest.approx(0.0625 / family.weight_variance)
 
 
-def test_ridge_on_features_needs_a_family_with_features() -> None:
+def test_feature_ridge_needs_a_family_with_features() -> None:
     for family in (None, ReluNetwork(ReluNetwork.Parameters())):
         with refused("not-applicable", "FeatureRidge", "combination", "quadratic"):
             FeatureRidge(facts=TaskFacts(family=family))
@@ -221,8 +221,8 @@ def sparse(noise: float, dim: int = 5, sparsity: int = 2) -> tuple[SparseLinear,
 
 
 @pytest.mark.slow
-def test_sparse_predictions_are_averages_over_supports_weighted_by_their_likelihood() -> None:
-    """The reference computes the normal density of all outputs and the posterior mean for each support in closed
+def test_sparse_predictions_average_over_supports_weighted_by_their_likelihood() -> None:
+    """For each support, the reference computes the density of the outputs and the posterior mean in closed
     form.
     """
     from scipy.stats import multivariate_normal
@@ -244,9 +244,9 @@ def test_sparse_predictions_are_averages_over_supports_weighted_by_their_likelih
     torch.testing.assert_close(prediction, each_prefix(data, average), rtol=1e-8, atol=1e-8)
 
 
-def test_noiseless_sparse_weights_are_recovered_from_one_more_point_than_weights() -> None:
-    """With one point, each support explains the output, and its weight is the density of the output under N(0,
-    |x|²).
+def test_two_noiseless_sparse_weights_are_recovered_from_three_points() -> None:
+    """With one point, every support explains the output, and its weight is the density of the output under N(0,
+    |x|²), where x has only the inputs of the support.
     """
     family, data = sparse(0.0)
     prediction = SpikeAndSlab(facts=TaskFacts(family=family)).predict_next(data).mean
@@ -287,13 +287,13 @@ def test_kernel_ridge_equals_gaussian_process_regression(lengthscale: str | floa
     torch.testing.assert_close(prediction, each_prefix(data, reference), rtol=1e-8, atol=1e-8)
 
 
-def test_kernel_ridge_of_many_close_points_works_without_noise() -> None:
+def test_kernel_ridge_is_accurate_for_many_close_points_without_noise() -> None:
     x = torch.linspace(0, 1, 50, dtype=torch.float64)[None, :, None]
     prediction = KernelRidge(KernelRidgeSettings(noise=1e-18)).predict_next(Points.full(x, x.sin())).mean
     torch.testing.assert_close(prediction[:, 10:], x[:, 10:].sin(), rtol=1e-3, atol=1e-3)
 
 
-def test_averaging_predicts_with_the_mean_of_products_of_inputs_and_outputs() -> None:
+def test_averaging_uses_the_mean_product_of_inputs_and_outputs_as_weights() -> None:
     data = draw(3, 12, 4)
     expected = each_prefix(data, lambda x, y, q: q @ (x * y[:, None]).mean(0))
     torch.testing.assert_close(Averaging().predict_next(data).mean, expected)

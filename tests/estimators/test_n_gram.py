@@ -1,4 +1,4 @@
-"""N-grams against counts in plain Python, and errors for other tasks."""
+"""N-grams, compared with counts in plain Python, and errors for other tasks."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def n_gram(**settings: float) -> NGram:
 
 
 def random_points(episodes: int, length: int, seed: int = 0) -> Points:
-    """Random tokens, of which 0 is the most frequent. Predictions for them are in float64."""
+    """Sample random tokens, of which 0 is the most frequent. Predictions for them are in float64."""
     uniform = torch.rand((episodes, length), generator=torch.Generator().manual_seed(seed))
     return Points.full(torch.empty((episodes, length, 0), dtype=torch.float64), (uniform**2 * CLASSES).long())
 
 
 def count_frequencies(tokens: list[int], order: int, smoothing: float) -> list[float]:
-    """The smoothed frequencies of tokens that followed earlier occurrences of the last `order` tokens."""
+    """Return the smoothed frequencies of tokens after earlier occurrences of the last `order` tokens."""
     counts = [smoothing] * CLASSES
     if len(tokens) >= order:
         last = tokens[len(tokens) - order :]
@@ -57,7 +57,7 @@ def test_probabilities_are_smoothed_frequencies(order: int, smoothing: float) ->
     np.testing.assert_allclose(answers[:, : order + 1][:, : max(order, 1)], 1 / CLASSES)
 
 
-def test_a_bigram_is_the_bayes_predictor_of_a_chain_with_uniformly_distributed_rows() -> None:
+def test_a_bigram_is_bayes_optimal_for_markov_chains_with_a_uniform_prior() -> None:
     chains = MarkovChains(MarkovParameters(symbols=CLASSES))
     context = chains.sample(Request(6, 50, torch.Generator().manual_seed(0))).context.to(dtype=torch.float64)
     expected = BayesChain(facts=chains.facts()).predict_next(context).logits
@@ -101,7 +101,7 @@ def test_uniform_predicts_equal_probabilities() -> None:
 
 @pytest.mark.parametrize("cls", [NGram, Uniform])
 def test_other_tasks_are_refused(cls: type[NGram] | type[Uniform]) -> None:
-    """Tasks with numbers, labels of inputs, events or vectors are not streams of tokens."""
+    """Tasks with numbers, labelled inputs, events or vectors are not streams of tokens."""
     for episodes, classes in (
         (example_episodes(), None),
         (example_episodes(classes=CLASSES), CLASSES),

@@ -1,4 +1,4 @@
-"""Nearest neighbours, the two-layer network and gradient descent, against libraries and loops, and worker processes."""
+"""Nearest neighbours, two-layer networks and gradient descent, compared with libraries and loops; worker processes."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ def draw(episodes: int, points: int, dim: int) -> Points:
     return Points.full(torch.randn(episodes, points, dim, generator=g), torch.randn(episodes, points, 1, generator=g))
 
 
-def test_zero_predicts_0_and_mean_predicts_the_mean_output() -> None:
+def test_zero_predicts_zero_and_mean_predicts_the_mean_output() -> None:
     points = draw(3, 7, 2)
     assert not Zero().predict_next(points).mean.any()
     torch.testing.assert_close(Mean().predict_next(points).mean[:, 5, 0], points.y[:, :5, 0].mean(1))
@@ -46,7 +46,7 @@ def test_nearest_neighbours_equal_scikit_learn(k: int) -> None:
             np.testing.assert_allclose(prediction[b, n], expected[0], rtol=1e-5, atol=1e-6)
 
 
-def test_nearest_neighbours_do_not_depend_on_the_origin_of_inputs() -> None:
+def test_nearest_neighbours_are_invariant_to_translations_of_the_inputs() -> None:
     points = draw(3, 30, 1).to(dtype=torch.float64)
     far_points = replace(points, x=points.x + 1.7e9)
     near_points = replace(far_points, x=far_points.x - 1.7e9)
@@ -55,7 +55,9 @@ def test_nearest_neighbours_do_not_depend_on_the_origin_of_inputs() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-9)])
-def test_networks_trained_together_equal_autograd_and_adam(dtype: torch.dtype, tolerance: float) -> None:
+def test_networks_trained_in_parallel_equal_networks_trained_by_autograd_and_adam(
+    dtype: torch.dtype, tolerance: float
+) -> None:
     points = draw(3, 9, 5).to(dtype=dtype)
     x, y, counts = points.x, points.y[..., 0], torch.tensor([4, 9, 1])
     start = tuple(p.to(dtype) for p in mlp.TwoLayerNetwork(facts=TaskFacts(hidden_width=16)).initial_weights(counts, 5))
@@ -75,13 +77,13 @@ def test_networks_trained_together_equal_autograd_and_adam(dtype: torch.dtype, t
         torch.testing.assert_close(mlp.forward(trained, x)[i], network(x[i])[:, 0], rtol=tolerance, atol=tolerance)
 
 
-def test_initial_weights_are_distributed_as_in_torch_linear_and_depend_on_the_seed() -> None:
+def test_initial_weights_have_the_distribution_of_torch_linear_and_depend_on_the_seed() -> None:
     counts = torch.tensor([3, 3, 7])
     hidden, bias, output, offset = mlp.TwoLayerNetwork(facts=TaskFacts(hidden_width=400)).initial_weights(counts, 25)
     for p, bound in ((hidden, 1 / 5), (bias, 1 / 5), (output, 1 / 20), (offset, 1 / 20)):
         assert p.abs().max() <= bound
     assert hidden.std() == pytest.approx(1 / 5 / 3**0.5, rel=0.05)
-    assert torch.equal(hidden[0], hidden[1]), "the initial weights of a prefix are the same in all episodes"
+    assert torch.equal(hidden[0], hidden[1]), "prefixes of equal length have equal initial weights"
     assert not torch.equal(hidden[0], hidden[2])
     other = mlp.TwoLayerNetwork(facts=TaskFacts(hidden_width=400), seed=1).initial_weights(counts, 25)[0]
     assert not torch.equal(hidden, other)
@@ -98,8 +100,8 @@ def test_worker_processes_give_the_same_predictions(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-def test_a_killed_worker_does_not_stop_the_work() -> None:
-    """The test starts a new process, because it kills a child process."""
+def test_work_is_completed_if_a_worker_is_killed() -> None:
+    """The test starts a new process because a child process is killed."""
     script = """
         import os, signal, sys
         from iclbench.estimators import workers
@@ -127,7 +129,7 @@ def test_a_killed_worker_does_not_stop_the_work() -> None:
 def plain_descent(
     x: np.ndarray, y: np.ndarray, query: np.ndarray, gamma: float, steps: int, transformed: bool
 ) -> float:
-    """Gradient descent, computed by the steps of its definition."""
+    """Compute gradient descent step by step."""
     k, d = x.shape
     transform = np.eye(d) - gamma * x.T @ x
     transformed_x = x @ transform
@@ -158,8 +160,8 @@ def test_gradient_descent_equals_explicit_steps_at_each_prefix(gamma: float, ste
             assert curve[0, 0, 2].item() == pytest.approx(after_3_steps, abs=1e-10)
 
 
-def test_masked_points_do_not_change_gradient_descent() -> None:
-    """The reference are explicit steps on the valid points of contexts of several sizes."""
+def test_gradient_descent_ignores_masked_points() -> None:
+    """The reference takes explicit steps on the valid points. Contexts have different sizes."""
     points, targets = draw(3, 12, 4).to(dtype=torch.float64), draw(3, 6, 4).to(dtype=torch.float64)
     mask = torch.rand(3, 12, generator=torch.Generator().manual_seed(2)) < 0.6
     assert len(set(mask.sum(1).tolist())) > 1 and not mask[:, 0].all()
@@ -178,9 +180,9 @@ def test_masked_points_do_not_change_gradient_descent() -> None:
 
 
 @pytest.mark.slow
-def test_gd_and_gd_plus_plus_have_the_measured_errors_on_skewed_data() -> None:
-    """Another implementation measured the MSE/d after 23 steps on 40 examples: 0.62 for GD, and 0.043 for GD++ with
-    gamma from 1e-4 to 5e-4."""
+def test_gd_and_gd_plus_plus_reproduce_independently_measured_errors_on_skewed_data() -> None:
+    """With another implementation, MSE/d after 23 steps on 40 examples was 0.62 for GD, and 0.043 for GD++ with gamma
+    from 1e-4 to 5e-4."""
     family = SkewedLinear(SkewedLinearParameters(dim=20))
     points = family.sample(Request(2000, 60, torch.Generator().manual_seed(0))).context
     context, targets = points.span(0, 40), points.span(40)
@@ -200,8 +202,8 @@ def test_gd_and_gd_plus_plus_have_the_measured_errors_on_skewed_data() -> None:
 
 
 @pytest.mark.parametrize("scale", [0.1, 3.0, 8.0, 300.0])
-def test_the_grid_of_gamma_is_that_of_the_paper(scale: float) -> None:
-    """The grid has 300 values from 1e-6 to 1e-3, evenly spaced in the logarithm. Errors are compared with explicit
+def test_gamma_is_searched_on_the_grid_of_the_paper(scale: float) -> None:
+    """The grid has 300 logarithmically spaced values from 1e-6 to 1e-3. The reference errors are computed with explicit
     steps.
     """
     points = draw(2, 9, 3).to(dtype=torch.float64)

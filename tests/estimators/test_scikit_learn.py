@@ -1,4 +1,4 @@
-"""Classes with the interface of scikit-learn as estimators, against predict_directly calls of the libraries."""
+"""Classes with the scikit-learn interface as estimators, compared with direct calls of the libraries."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from tests.refusals import refused
 RNG = np.random.default_rng(0)
 X, Q = RNG.normal(size=(3, 40, 4)), RNG.normal(size=(3, 15, 4))
 Y = X[..., :1] - X[..., 1:2] ** 2 + 0.1 * RNG.normal(size=(3, 40, 1))
-LABELS = np.where(X[..., 0] > 0, 3, np.where(X[..., 1] > 0, 1, 0))  # of the five labels, 2 and 4 do not occur
+LABELS = np.where(X[..., 0] > 0, 3, np.where(X[..., 1] > 0, 1, 0))  # labels 2 and 4 do not occur
 
 
 def estimator(target: str, classes: int | None = None, seed: int = 0, **settings: object):
@@ -55,7 +55,7 @@ def predict_directly(model, y: np.ndarray = Y[..., 0]) -> np.ndarray:
         ("sklearn.ensemble:RandomForestRegressor", {"n_estimators": 5}, RandomForestRegressor(5, random_state=0)),
     ],
 )
-def test_predicted_numbers_equal_the_library(target: str, settings: dict, model: object) -> None:
+def test_predicted_numbers_agree_with_the_library(target: str, settings: dict, model: object) -> None:
     answer = predict(target, **settings)
     assert isinstance(answer, Point)
     np.testing.assert_allclose(answer.mean[..., 0], predict_directly(model), rtol=1e-10)
@@ -70,8 +70,8 @@ def test_predicted_numbers_equal_the_library(target: str, settings: dict, model:
         ("sklearn.ensemble:RandomForestClassifier", {"n_estimators": 5}, RandomForestClassifier(5, random_state=0)),
     ],
 )
-def test_probabilities_and_log_loss_equal_the_library(target: str, settings: dict, model: object) -> None:
-    """The library numbers the labels of the context from 0. The two classes without points have the smallest
+def test_probabilities_and_log_loss_agree_with_the_library(target: str, settings: dict, model: object) -> None:
+    """The library sees the labels in the context, numbered from 0. The two classes without points have the smallest
     probability.
     """
     answer = predict(target, LABELS, classes=5, **settings)
@@ -91,7 +91,7 @@ def test_probabilities_and_log_loss_equal_the_library(target: str, settings: dic
         assert float(losses.mean()) == pytest.approx(log_loss(y, normalised, labels=range(5)), rel=1e-6)
 
 
-def test_settings_may_be_objects() -> None:
+def test_settings_may_contain_objects() -> None:
     kernels = "sklearn.gaussian_process.kernels"
     kernel = {
         "class": f"{kernels}:Sum",
@@ -107,7 +107,7 @@ def test_settings_may_be_objects() -> None:
         np.testing.assert_allclose(answer.std[i, :, 0], std, rtol=1e-6)
 
 
-def test_a_grid_search_is_run_in_every_context_even_with_fewer_points_than_folds() -> None:
+def test_a_grid_search_runs_in_every_context_even_with_fewer_points_than_folds() -> None:
     settings = {
         "estimator": {"class": "sklearn.neighbors:KNeighborsClassifier"},
         "param_grid": {"n_neighbors": [1, 9]},
@@ -135,7 +135,7 @@ def test_contexts_may_have_a_single_class_or_no_points() -> None:
     assert few.logits.isfinite().all()
 
 
-def test_classes_without_probabilities_predict_a_class_with_confidence() -> None:
+def test_classifiers_without_probabilities_give_the_predicted_class_a_probability_of_99_percent() -> None:
     answer = predict("sklearn.linear_model:RidgeClassifier", LABELS, classes=5)
     assert torch.isclose(
         answer.logits.softmax(-1).max(-1).values, torch.tensor(0.99, dtype=torch.float64), atol=1e-6
@@ -165,13 +165,15 @@ def test_invalid_settings_and_outputs_are_refused() -> None:
     ("task", "target"),
     [("bursty", "sklearn.svm:SVC"), ("recall", "sklearn.svm:SVC"), ("linear-system", "sklearn.svm:SVR")],
 )
-def test_tasks_without_rows_of_features_are_refused(task: str, target: str) -> None:
+def test_tasks_whose_inputs_are_not_feature_vectors_are_refused(task: str, target: str) -> None:
     prompts = PromptSet(resolve_task(task, "smoke")[0], "smoke")
     with refused("not-applicable", target):
         contestants.baselines(prompts, [target])
 
 
-def test_a_class_can_be_a_baseline_with_a_name_and_an_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_given_by_its_path_is_a_baseline_with_a_name_and_an_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name, card = load_baseline("sklearn.svm:SVR")
     assert name == "sklearn-svm-svr" and card.estimator == "sklearn.svm:SVR"
     path = tmp_path / "svr.toml"
@@ -191,4 +193,4 @@ def test_a_class_can_be_a_baseline_with_a_name_and_an_identity(tmp_path: Path, m
     monkeypatch.syspath_prepend(tmp_path)
     np.testing.assert_allclose(predict("own_model:Own").mean[..., 0], np.repeat(Y.mean(1), 15, 1))
     code = identity.baseline_settings(load_baseline("own_model:Own")[1])["code"]
-    assert isinstance(code, str) and len(code) == 12, "a module of the user is identified by its source"
+    assert isinstance(code, str) and len(code) == 12, "a user module is identified by its source"

@@ -52,7 +52,7 @@ def draw(kind: str, episodes: int = 2, points: int = 40, dim: int = 5) -> Points
 
 
 def predict_in_loop(estimator: LibraryEstimator, points: Points, prefixes: list[int]) -> np.ndarray:
-    """The predictions of the library, fitted separately on each prefix."""
+    """Return the predictions of the library, fitted separately on each prefix."""
     x, y = estimator.features(points.x).numpy(), points.y[..., 0].numpy()
     answers = np.zeros((len(x), len(prefixes)), np.float32)
     for b in range(len(x)):
@@ -81,7 +81,7 @@ def test_boosting_is_bitwise_equal_to_xgboost(kind: str, name: str) -> None:
 
 
 def test_gains_are_rounded_as_in_xgboost() -> None:
-    """In about one of a thousand fits, rounding decides between two nearly equal splits."""
+    """In about one fit in a thousand, rounding decides between two nearly equal splits."""
     from xgboost import XGBRegressor
 
     rng = np.random.default_rng(0)
@@ -159,7 +159,7 @@ def test_predictions_are_the_same_without_numba(
     assert ["numba" in record.message for record in caplog.records] == [True]
 
 
-def test_settings_that_the_compiled_code_does_not_support_are_fitted_by_the_library() -> None:
+def test_models_with_settings_that_are_not_compiled_are_fitted_by_the_library() -> None:
     """The compiled code supports only the settings of the cards."""
     points = draw("continuous")
     for changed in ({"reg_lambda": 2.0}, {"tree_method": "exact"}, {"min_child_weight": 3.0}, {"max_bin": 8}):
@@ -171,7 +171,7 @@ def test_settings_that_the_compiled_code_does_not_support_are_fitted_by_the_libr
 
 def test_functions_without_a_source_file_are_compiled_without_a_cache() -> None:
     namespace: dict[str, object] = {}
-    exec("def double(x):\n    return 2 * x", namespace)  # a function without a source file has no cache folder
+    exec("def double(x):\n    return 2 * x", namespace)  # without a source file, there is no cache folder
     assert compiled(namespace["double"])(21) == 42  # type: ignore[arg-type]
 
 
@@ -188,7 +188,7 @@ def test_predictions_are_the_same_without_a_writable_cache(
     assert "No space left on device" in caplog.text
 
 
-def test_threads_give_the_same_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     points = draw("continuous", episodes=5)
     expected = GreedyTree().predict_next(points).mean
     monkeypatch.setenv("ICLBENCH_WORKERS", "3")

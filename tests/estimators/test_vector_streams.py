@@ -1,4 +1,4 @@
-"""Estimators of streams of vectors, against scikit-learn, and errors for other tasks."""
+"""Estimators of vector streams, compared with scikit-learn, and errors for other tasks."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from tests.refusals import refused
 
 
 def stream(episodes: int = 3, points: int = 14, scale: float = 1.0) -> Points:
-    """Random walks in two dimensions."""
+    """Sample random walks in two dimensions."""
     steps = torch.randn(episodes, points, 2, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     return Points.full(torch.empty(episodes, points, 0, dtype=torch.float64), scale * steps.cumsum(1))
 
@@ -29,7 +29,7 @@ def test_last_value_predicts_the_last_value() -> None:
 
 
 @pytest.mark.parametrize(("order", "penalty", "scale"), [(1, 0.3, 1.0), (2, 0.3, 1.0), (5, 2.0, 1.0), (4, 1e-3, 1e6)])
-def test_autoregression_equals_ridge_of_scikit_learn_at_each_prefix(order: int, penalty: float, scale: float) -> None:
+def test_autoregression_equals_scikit_learn_ridge_at_each_prefix(order: int, penalty: float, scale: float) -> None:
     points = stream(scale=scale)
     estimator = Autoregression(AutoregressionSettings(order=order, penalty=penalty))
     prediction = estimator.predict_next(points).mean.numpy()
@@ -44,7 +44,7 @@ def test_autoregression_equals_ridge_of_scikit_learn_at_each_prefix(order: int, 
                 assert prediction[b, n, coordinate] == pytest.approx(expected, rel=1e-7, abs=1e-9 * scale)
 
 
-def test_autoregression_on_a_long_stream_recovers_the_coefficients_of_the_process() -> None:
+def test_autoregression_on_a_long_stream_reaches_the_noise_level() -> None:
     generator = torch.Generator().manual_seed(0)
     y = torch.zeros(4, 3000, dtype=torch.float64)
     for n in range(2, 3000):
