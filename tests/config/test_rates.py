@@ -1,4 +1,4 @@
-"""Tables of learning rates: the table that is used, and the precedence of rates."""
+"""Tables of learning rates: which table applies, and precedence over cards and options."""
 
 import re
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_tasks_and_backbones_of_shipped_tables_exist() -> None:
             assert tuning.train.keys() <= BACKBONES.entries.keys()
 
 
-def test_rates_of_a_table_replace_the_card_and_options_replace_both(tmp_path: Path) -> None:
+def test_rates_in_a_table_override_the_card_and_options_override_both(tmp_path: Path) -> None:
     shipped = Rates.of("grid", "linear").chosen_settings
     assert resolve_run("linear", "mamba", "grid").train.lr == shipped["mamba"]["lr"]
     write(tmp_path, "grid", table({"mamba": {"lr": 0.25, "betas": [0.5, 0.75], "warmup": 7}}, ["linear"]))
@@ -49,7 +49,7 @@ def test_rates_of_a_table_replace_the_card_and_options_replace_both(tmp_path: Pa
     assert (overridden.lr, overridden.warmup) == (0.5, 7)
 
 
-def test_a_variant_without_a_rate_uses_the_rate_of_its_backbone_and_counts_as_not_tuned(tmp_path: Path) -> None:
+def test_a_variant_without_a_rate_uses_the_rate_of_its_backbone_but_counts_as_untuned(tmp_path: Path) -> None:
     write(tmp_path, "smoke", table({"gpt2": {"lr": 0.25}}, ["linear"]))
     rates = Rates.of("smoke", "linear", results=tmp_path)
     names = ("gpt2", "gpt2-rotary", "cnp")
@@ -60,14 +60,14 @@ def test_a_variant_without_a_rate_uses_the_rate_of_its_backbone_and_counts_as_no
     assert not rates.is_chosen("gpt2", settings["gpt2"].model_dump(mode="json") | {"lr": 0.5})
 
 
-def test_the_shipped_table_is_not_used_for_another_card_with_the_same_name(tmp_path: Path) -> None:
+def test_the_shipped_table_is_not_used_for_a_different_card_with_the_same_name(tmp_path: Path) -> None:
     card = tmp_path / "linear.toml"
     card.write_text(tomli_w.dumps(small_card() | {"presets": {"grid": small_card()["presets"]["smoke"]}}))
     assert resolve_run("linear", "mamba", "grid").train.lr != resolve_run(str(card), "mamba", "grid").train.lr
     assert resolve_run(str(card), "mamba", "grid").train.lr == small_card()["presets"]["smoke"]["train"]["lr"]
 
 
-def test_the_shipped_table_is_used_for_a_copy_with_other_monitoring(tmp_path: Path) -> None:
+def test_the_shipped_table_is_used_for_a_copy_that_differs_only_in_logging(tmp_path: Path) -> None:
     card, text = tmp_path / "linear.toml", card_file("linear").read_text()
     assert text.count("log_every = ") == 1
     card.write_text(re.sub("log_every = .*", "log_every = 7", text))
@@ -75,7 +75,7 @@ def test_the_shipped_table_is_used_for_a_copy_with_other_monitoring(tmp_path: Pa
     assert copy.train.lr == shipped.train.lr and copy.task.card != shipped.task.card
 
 
-def test_names_of_backbones_in_a_table_are_normalised(tmp_path: Path) -> None:
+def test_backbone_names_in_a_table_are_normalised(tmp_path: Path) -> None:
     write(tmp_path, "smoke", table({"gpt2_learned": {"lr": 0.25}}, ["linear"]))
     assert resolve_run("linear", "gpt2-learned", "smoke", results=tmp_path).train.lr == 0.25
 
@@ -116,7 +116,7 @@ def test_a_started_run_keeps_its_learning_rate(tmp_path: Path, card_path: Path) 
     assert create(tmp_path, started_run.config).finished
 
 
-def test_the_python_api_uses_the_rate_of_the_results_folder(tmp_path: Path, card_path: Path) -> None:
+def test_the_python_api_uses_the_rates_of_the_results_folder(tmp_path: Path, card_path: Path) -> None:
     import iclbench as icl
 
     write(tmp_path, "smoke", table({"gpt2": {"lr": 0.25}}, ["tiny-linear"]))

@@ -1,4 +1,4 @@
-"""Resolution of cards, presets, configuration files and overrides to frozen configurations."""
+"""Resolution of cards, presets, configuration files and overrides into frozen configurations."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from tests.conftest import small_card
 from tests.refusals import refused
 
 
-def test_values_of_overrides_are_toml_values_or_strings() -> None:
+def test_override_values_are_toml_values_or_strings() -> None:
     parsed = parse_overrides(
         ["backbone.layers=6", "task.glyphs=omniglot", "train.lr=3e-4", "train.curriculum.dims.start=2"]
     )
@@ -44,7 +44,7 @@ def test_an_override_with_an_unknown_section_is_refused() -> None:
         parse_overrides(["model.layers=6"])
 
 
-def test_overrides_of_one_table_are_merged() -> None:
+def test_overrides_of_the_same_table_are_merged() -> None:
     start, dims = "train.curriculum.points.start=5", "train.curriculum={dims={start=2}}"
     expected = {"train": {"curriculum": {"points": {"start": 5}, "dims": {"start": 2}}}}
     assert parse_overrides([start, dims]) == expected == parse_overrides([dims, start])
@@ -53,7 +53,7 @@ def test_overrides_of_one_table_are_merged() -> None:
             parse_overrides(pairs)
 
 
-def test_an_empty_table_removes_the_table_of_the_card(card_path: Path) -> None:
+def test_an_override_with_an_empty_table_removes_the_table_of_the_card(card_path: Path) -> None:
     curriculum = resolve_run(str(card_path), "gpt2", "smoke").train.curriculum
     empty = resolve_run(str(card_path), "gpt2", "smoke", overrides=["train.curriculum={}"]).train.curriculum
     assert curriculum.dims and curriculum.points and empty == Curriculum()
@@ -67,7 +67,7 @@ def test_any_text_is_a_valid_override_or_raises_a_usage_error(pairs: list[str]) 
         assert str(error)
 
 
-@settings(deadline=None)  # the first call is slow, because it imports torch
+@settings(deadline=None)  # the first call is slow because it imports torch
 @given(st.sampled_from(ROOTS), st.text(alphabet="abcdlerstp_.", min_size=1, max_size=12), st.text(max_size=12))
 def test_any_override_resolves_or_raises_a_usage_error(root: str, key: str, value: str) -> None:
     try:
@@ -125,7 +125,7 @@ def test_invalid_overrides_are_refused(card_path: Path, override: str, code: str
 @pytest.mark.parametrize(
     ("text", "names"), [("[train]\nsteeps = 3", ["train", "'steeps'"]), ("[trian]\nsteps = 3", ["'trian'", "train"])]
 )
-def test_errors_name_the_config_file(card_path: Path, tmp_path: Path, text: str, names: list[str]) -> None:
+def test_errors_in_a_config_file_name_the_file(card_path: Path, tmp_path: Path, text: str, names: list[str]) -> None:
     (tmp_path / "mine.toml").write_text(text)
     with refused("unknown-name", str(tmp_path / "mine.toml"), *names):
         resolve_run(str(card_path), "gpt2", "smoke", 0, config_file=tmp_path / "mine.toml")
@@ -138,8 +138,8 @@ def test_a_spread_for_a_head_without_a_standard_deviation_is_refused(task: str, 
     resolve_run("gp-mixture", "cnp", "smoke", 0, ["backbone.spread=exp"])
 
 
-def test_a_bar_head_has_the_scale_of_the_outputs_and_a_number_of_buckets() -> None:
-    """The outputs of a linear function of 5 inputs have variance 5."""
+def test_a_bar_head_has_the_scale_of_the_outputs_and_the_given_number_of_buckets() -> None:
+    """The outputs of linear functions of 5 inputs have variance 5."""
     config = resolve_run("linear", "tnp", "smoke", 0, ["task.head=bar", "task.buckets=20", "task.dim=5"])
     model = config.build(config.task.build())
     assert config.dump()["task"]["buckets"] == model.shape.raw_dim == 20
@@ -149,7 +149,7 @@ def test_a_bar_head_has_the_scale_of_the_outputs_and_a_number_of_buckets() -> No
     assert "buckets" not in resolve_run("linear", "tnp", "smoke").dump()["task"]
 
 
-def test_a_backbone_for_tables_is_refused_on_tasks_with_images_and_events() -> None:
+def test_a_backbone_for_tables_is_refused_for_image_and_event_tasks() -> None:
     for task in ("bursty", "point-process"):
         with refused("not-applicable", "'cells'", f"'{task}'"):
             resolve_run(task, "cells", "smoke")
@@ -172,7 +172,7 @@ class Colliding(Linear):
 
 @pytest.fixture
 def colliding_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A card whose family has parameters with the same names as keys of a task."""
+    """A card whose family has parameters that are named like keys of a task."""
     (tmp_path / "colliding.py").write_text(COLLIDING)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("ICLBENCH_TRUST", "colliding")
@@ -181,7 +181,7 @@ def colliding_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(path)
 
 
-def test_a_parameter_of_a_family_may_have_the_same_name_as_a_key_of_the_task(colliding_card: str) -> None:
+def test_family_parameters_may_be_named_like_keys_of_a_task(colliding_card: str) -> None:
     def task(*overrides: str) -> tuple[int, int, int, int]:
         config = resolve_run(colliding_card, "gpt2", "smoke", 0, overrides).task
         return config.points, *(config.parameters[key] for key in ("points", "protocol", "dim"))
@@ -211,12 +211,12 @@ def test_long_and_short_keys_give_the_same_configuration(card_path: Path) -> Non
         (("linear", "gpt2", "smal"), ["preset", "'smal'", "'small'"]),
     ],
 )
-def test_errors_of_unknown_names_list_similar_names(arguments: tuple[str, ...], names: list[str]) -> None:
+def test_errors_for_unknown_names_list_similar_names(arguments: tuple[str, ...], names: list[str]) -> None:
     with refused("unknown-name", *names):
         resolve_run(*arguments)
 
 
-def test_errors_of_family_parameters_name_the_card(tmp_path: Path) -> None:
+def test_errors_in_family_parameters_name_the_card(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(tomli_w.dumps(small_card(parameters={"dimension": 3})))
     with refused("unknown-name", "'mine'", "parameters", "'dimension'"):
@@ -250,7 +250,7 @@ def test_a_mistyped_backbone_in_a_preset_is_refused(tmp_path: Path) -> None:
         resolve_run(str(path), "gpt2", "smoke")
 
 
-def test_names_of_backbones_in_a_card_are_normalised(tmp_path: Path) -> None:
+def test_backbone_names_in_a_card_are_normalised(tmp_path: Path) -> None:
     path, card = tmp_path / "mine.toml", small_card()
     preset = card["presets"]["smoke"]  # type: ignore[index]
     preset["backbones"] = {"GPT2_learned": {"layers": 1, "width": 24, "heads": 2}}
@@ -270,7 +270,7 @@ def test_a_path_to_an_object_that_is_not_a_backbone_is_refused() -> None:
         resolve_run("linear", "os:getcwd", "smoke")
 
 
-def test_context_targets_change_only_the_training() -> None:
+def test_context_targets_change_one_setting_and_the_variant() -> None:
     default, with_context_targets = (
         resolve_run("gp-mixture", "tnp", "smoke", overrides=[f"task.context_targets={v}"]) for v in ("false", "true")
     )
@@ -280,11 +280,11 @@ def test_context_targets_change_only_the_training() -> None:
 
 
 @pytest.mark.parametrize("backbone", ["np", "anp"])
-def test_context_targets_conflict_with_a_latent_that_already_reads_context_and_targets(backbone: str) -> None:
+def test_context_targets_conflict_with_latents_that_encode_the_targets(backbone: str) -> None:
     with refused("conflict", "context_targets", f"'{backbone}'", "-o backbone.reconstruct=all"):
         resolve_run("gp-mixture", backbone, "smoke", overrides=["task.context_targets=true"])
     resolve_run("gp-mixture", backbone, "smoke", overrides=["backbone.reconstruct=all"])
 
 
-def test_differences_have_old_and_new_values() -> None:
+def test_differences_state_old_and_new_values() -> None:
     assert differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}, "d": 4}) == ["a.c: 2 -> 3", "d: None -> 4"]

@@ -1,4 +1,4 @@
-"""Sizes of backbones, which follow from the budget of a preset or from settings. Without either, there is an error."""
+"""Backbone sizes, which follow from the budget of a preset or from settings. Without either, training is refused."""
 
 import logging
 from itertools import pairwise
@@ -25,13 +25,13 @@ from iclbench.sweep.grids import grid_runs
 from tests.conftest import small_card
 from tests.refusals import refused
 
-# Names that the message about the missing size of `tnp` contains.
+# Parts of the message about the missing size of `tnp`.
 MISSING_SIZE = ("'smoke'", "'tiny-linear'", "'tnp'", "width 128, layers 5, heads 8", "-o backbone.layers=N")
 SHAPE = TaskShape(x_dim=3, points=12)
 
 
 def settings_and_size(task: str, backbone: str, preset: str, *overrides: str) -> tuple[dict[str, Any], int]:
-    """The settings of a backbone, and its number of parameters excluding the image encoder."""
+    """Return the settings of a backbone and its number of parameters without the image encoder."""
     config = resolve_run(task, backbone, preset, overrides=overrides)
     model = config.build(config.task.build())
     encoder = getattr(model, "images", None)
@@ -53,7 +53,7 @@ def _reads_task(task: str, name: str) -> bool:
 
 
 def _marks(preset: str, name: str) -> list[pytest.MarkDecorator]:
-    """Mark two thirds of the architectures as slow for `small`, because all are tested with the budget of `grid`."""
+    """Mark two thirds of the architectures as slow for `small`, because all of them are tested for `grid`."""
     is_slow = preset == "small" and name in BACKBONES.architectures()[1::3] + BACKBONES.architectures()[2::3]
     return [pytest.mark.slow] if is_slow else []
 
@@ -65,7 +65,7 @@ def _marks(preset: str, name: str) -> list[pytest.MarkDecorator]:
         for task, preset in _TASKS
         for name in sorted(BACKBONES.builtin_entries)
         if (task == "point-process" or not BACKBONES.get(name).reads_only_events())
-        # For `grid`, only variants are tested, because tests/test_equal_budget.py tests architectures on all its cards.
+        # For `grid`, tests/test_equal_budget.py tests the architectures, so only variants are tested.
         and (name not in BACKBONES.architectures() or (preset == "small" and _reads_task(task, name)))
     ],
 )
@@ -76,7 +76,7 @@ def test_every_backbone_meets_the_budget(task: str, preset: str, backbone: str) 
 
 
 @pytest.mark.parametrize("backbone", [name for name in BACKBONES.architectures() if name in BACKBONES.builtin_entries])
-def test_counts_with_and_without_allocation_are_equal_and_use_no_random_numbers(backbone: str) -> None:
+def test_parameter_counts_do_not_depend_on_allocation_and_use_no_random_numbers(backbone: str) -> None:
     cls = backbone_class(backbone)
     config = resolve_run("point-process" if "events" in cls.input_kinds else "linear", backbone, "grid")
     shape, state, settings = config.shape(config.task.build()), torch.get_rng_state(), config.backbone.settings
@@ -94,7 +94,7 @@ def test_counts_with_and_without_allocation_are_equal_and_use_no_random_numbers(
 def test_parameters_of_large_backbones_are_counted_without_allocation(
     budget: int, settings: dict[str, int], has_memory: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise, a mistyped setting with a small budget would allocate gigabytes."""
+    """Otherwise, a mistyped setting could allocate gigabytes."""
     calls = []
     monkeypatch.setattr(
         bounds, "build_to_measure", lambda build, description, allocate: calls.append(allocate) or build()
@@ -103,7 +103,7 @@ def test_parameters_of_large_backbones_are_counted_without_allocation(
     assert calls == [has_memory]
 
 
-def test_a_backbone_for_events_is_refused_on_other_tasks_and_omitted_from_grids(
+def test_an_event_backbone_is_refused_for_other_tasks_and_omitted_from_grids(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with refused("not-applicable", "'thp'", "'linear'", "point-process"):
@@ -123,7 +123,7 @@ def test_errors_about_events_name_the_head_or_the_backbone() -> None:
         resolve_run("linear", "thp", "smoke", overrides=["task.head=event"])
 
 
-def test_presets_except_paper_have_a_budget_and_state_reasons_for_other_settings() -> None:
+def test_presets_except_paper_have_a_budget_and_explain_their_backbone_settings() -> None:
     for task in card_names("tasks"):
         path, card = cards_folder("tasks") / f"{task}.toml", load_task(task)[1]
         for name, preset in card.presets.items():
@@ -138,7 +138,7 @@ def test_presets_except_paper_have_a_budget_and_state_reasons_for_other_settings
 
 
 def test_finer_settings_are_used_if_no_width_is_near_the_budget() -> None:
-    """With four heads, the size of TNP changes in steps of 15 % with its width, so the feed-forward width is
+    """With four heads, the possible widths of TNP change its size in steps of 15 %, so the feed-forward width is
     searched, too.
     """
     settings, parameters = settings_and_size("linear", "tnp", "grid")
@@ -149,7 +149,7 @@ def test_finer_settings_are_used_if_no_width_is_near_the_budget() -> None:
     assert abs(width_size / 25_000 - 1) > BUDGET_TOLERANCE >= abs(parameters / 25_000 - 1)
 
 
-def test_the_search_finds_the_nearest_of_all_widths() -> None:
+def test_the_search_finds_the_width_nearest_to_the_budget() -> None:
     cls = backbone_class("cnp")
     settings = budget_settings("cnp", cls, 25_000, SHAPE, {})
     counts = {width: cls(cls.Settings(width=width), SHAPE).parameter_count for width in range(40, 80)}
@@ -177,7 +177,7 @@ def test_the_search_ends_if_the_size_stops_growing() -> None:
     assert nearest >= 64 and len(values) < 10
 
 
-def test_given_settings_do_not_change_and_a_width_prevents_the_search() -> None:
+def test_given_settings_are_kept_and_a_given_width_disables_the_search() -> None:
     settings, parameters = settings_and_size("linear", "mamba", "grid", "backbone.state=4", "backbone.layers=3")
     assert (settings["state"], settings["layers"]) == (4, 3)
     assert abs(parameters / 25_000 - 1) <= BUDGET_TOLERANCE
@@ -192,13 +192,13 @@ def test_the_hidden_width_is_proportional_to_the_width() -> None:
     assert settings["hidden"] / settings["width"] == pytest.approx(2, rel=0.3)
 
 
-def test_the_error_of_an_impossible_budget_has_the_nearest_size() -> None:
+def test_the_error_for_an_unreachable_budget_names_the_nearest_size() -> None:
     with refused("not-applicable", "'s4'", 40, "width 1, state ", "-o backbone.width=N"):
         budget_settings("s4", S4, 40, SHAPE, {})
 
 
 class Fixed(Backbone["Fixed.Settings"]):
-    """A plug-in without settings that increase its size."""
+    """A plug-in without settings that change its size."""
 
     order = "set"
 
@@ -216,7 +216,7 @@ class Fixed(Backbone["Fixed.Settings"]):
 
 
 class Growing(Fixed):
-    """A plug-in with a setting that increases its size."""
+    """A plug-in whose size grows with a setting."""
 
     grows: ClassVar[tuple[str, ...]] = ("units",)
 
@@ -244,7 +244,7 @@ def test_a_hidden_width_whose_default_is_none_is_not_set() -> None:
     assert budget_settings("unset", Unset, 36 + 2 * 30**2, SHAPE, {}) == {"width": 30}
 
 
-def test_sizes_of_plug_ins_follow_the_same_rule(caplog: pytest.LogCaptureFixture) -> None:
+def test_plug_ins_are_sized_by_their_budget_like_shipped_backbones(caplog: pytest.LogCaptureFixture) -> None:
     assert budget_settings("mine", Growing, 1036, SHAPE, {}) == {"units": 100}
     caplog.set_level(logging.INFO, "iclbench")
     sizes.log_once.cache_clear()
@@ -264,7 +264,7 @@ def test_a_backbone_without_a_size_is_refused(card_path: Path) -> None:
         check_size(str(card_path), "TNP", "smoke", {})
 
 
-def test_the_error_of_a_missing_size_lists_presets_with_a_size(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_size_lists_presets_with_a_size(tmp_path: Path) -> None:
     card = small_card()
     sized = {**card["presets"]["smoke"], "backbones": {"tnp": {"width": 8}}}  # type: ignore[index]
     budget = {**card["presets"]["smoke"], "budget": 1000}  # type: ignore[index]
@@ -279,7 +279,7 @@ def test_the_error_of_a_missing_size_lists_presets_with_a_size(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("settings", "has_size"), [({"layers": 2}, True), ({"encoder": "linear"}, False), ({"residual": "none"}, False)]
 )
-def test_a_size_must_be_given_by_an_integer_setting(settings: dict[str, Any], has_size: bool, card_path: Path) -> None:
+def test_only_integer_settings_count_as_a_size(settings: dict[str, Any], has_size: bool, card_path: Path) -> None:
     assert (missing_size_message(str(card_path), "lbanp", "smoke", settings) is None) == has_size
 
 
@@ -289,10 +289,10 @@ def test_the_preset_paper_has_only_published_sizes() -> None:
     assert all(name in message for name in ("'paper'", "'linear'", "'tnp'", "--preset smoke or grid or small"))
 
 
-def test_training_without_a_size_is_an_error_unless_the_run_is_started(
+def test_training_without_a_size_is_refused_unless_the_run_has_started(
     card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run of an earlier version may have the default size. The same command must continue this run."""
+    """A run of an earlier version may have the default size, and the same command must continue it."""
     command = ["train", str(card_path), "cnp", "-p", "smoke", "-o", "train.steps=2", "--results", str(tmp_path / "r")]
     assert main(command) == 2
     error = capsys.readouterr().err
@@ -326,7 +326,7 @@ def test_missing_sizes_of_plug_ins_and_in_grids_are_logged_once(
     assert all(name in message for name in MISSING_SIZE)
 
 
-def test_a_budget_does_not_change_the_state_or_the_blocks_of_a_mixer() -> None:
+def test_the_budget_search_does_not_change_the_state_or_block_size_of_a_mixer() -> None:
     """The projections of mlstm have blocks of four channels, and mamba2 has a state of size 64."""
     for conv in ([], ["backbone.conv=0"]):
         for name in ("mamba2", "mlstm"):
@@ -348,7 +348,7 @@ def test_the_width_of_a_hybrid_is_valid_for_all_its_mixers(mixers: list[str]) ->
 
 
 @pytest.mark.parametrize(("backbone", "override"), [("attention", "backbone.mlp=none"), ("mlstm", "backbone.heads=8")])
-def test_a_finer_setting_is_searched_at_neighbouring_widths(backbone: str, override: str) -> None:
+def test_finer_settings_are_searched_at_neighbouring_widths(backbone: str, override: str) -> None:
     settings, count = settings_and_size("linear", backbone, "grid", override)
     assert abs(deviation(count, 25_000)) <= BUDGET_TOLERANCE and settings["inner"] % settings["heads"] == 0
 

@@ -1,4 +1,4 @@
-"""Variants, which are names for backbones with frozen settings."""
+"""Variants are names for backbones with frozen settings."""
 
 import json
 from importlib.metadata import EntryPoint
@@ -30,20 +30,20 @@ def test_a_variant_differs_from_its_backbone_only_in_frozen_settings(name: str) 
     config, backbone_config = (resolve_run("linear", contestant, "small") for contestant in (name, backbone))
     assert config.backbone.name == name and run_name(config) == f"linear-{name}-small-s0"
     frozen = {key: value for key, value in VARIANTS[name].frozen.items() if value is not None}
-    # Sizes differ, because learned positions count towards the budget.
+    # Sizes differ because learned positions count towards the budget.
     settings, backbone_settings = (
         {key: value for key, value in c.backbone.settings.items() if key not in Backbone.grows}
         for c in (config, backbone_config)
     )
     assert settings == backbone_settings | frozen
-    assert config.train == backbone_config.train, "without a rate for the variant, the rate of the backbone is used"
+    assert config.train == backbone_config.train, "a variant without its own rate uses the rate of its backbone"
     assert missing_size_message("linear", name, "small", {}) is None
     assert codes.of_backbone(name) == codes.of_backbone(backbone)
     model = config.build(config.task.build())
     assert type(model) is BACKBONES.get(backbone)
 
 
-def test_a_card_may_have_a_rate_and_sizes_for_a_variant(tmp_path: Path) -> None:
+def test_a_card_may_set_the_learning_rate_and_the_size_of_a_variant(tmp_path: Path) -> None:
     table = small_card()
     table["presets"]["smoke"]["backbones"] = {"gpt2": {"layers": 2, "width": 16}, "gpt2-rotary": {"layers": 1}}
     table["presets"]["smoke"]["train_for"] = {"gpt2": {"lr": 0.5, "clip": 2.0}, "gpt2-rotary": {"lr": 0.25}}
@@ -71,14 +71,14 @@ def test_a_card_may_have_a_rate_and_sizes_for_a_variant(tmp_path: Path) -> None:
         ("coqe-learned", "none", ["'coqe-learned'", "positions=learned"]),
     ],
 )
-def test_the_error_for_a_setting_that_conflicts_with_a_name_suggests_the_right_name(
+def test_the_error_for_a_setting_that_conflicts_with_a_variant_suggests_the_right_name(
     name: str, positions: str, names: list[str]
 ) -> None:
     with refused("conflict", f"-o backbone.positions={positions}", *names):
         resolve_run("linear", name, "small", overrides=[f"backbone.positions={positions}"])
 
 
-def test_overrides_may_repeat_the_frozen_settings_of_a_variant() -> None:
+def test_overrides_may_repeat_a_frozen_setting() -> None:
     config = resolve_run("linear", "gpt2-learned", "small", overrides=["backbone.positions=learned"])
     assert config == resolve_run("linear", "gpt2-learned", "small")
 
@@ -122,7 +122,7 @@ def test_a_plugin_registers_a_variant(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("value", "name"), [("NOT_A_VARIANT", ":NOT_A_VARIANT'"), ("UNKNOWN_BACKBONE", "'lstm'")])
-def test_an_invalid_variant_of_a_plugin_is_refused(value: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_plugin_variant_is_refused(value: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     backbones = backbones_with_plugins(monkeypatch, gpt2_wide=f"{__name__}:{value}")
     with refused("plugin", name):
         backbones.get("gpt2-wide")
