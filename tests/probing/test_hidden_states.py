@@ -1,4 +1,4 @@
-"""Linear probes of hidden states: scores of known hidden states, their position in the sequence, rows and errors."""
+"""Linear probes of hidden states: scores of known hidden states, positions in the sequence, result rows and errors."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def tokens(count: int, classes: int, seed: int = 0) -> Tensor:
     return torch.randint(classes, (count,), generator=torch.Generator().manual_seed(seed))
 
 
-def test_r_squared_is_1_for_hidden_states_that_contain_the_target_and_0_for_shuffled_ones() -> None:
+def test_r_squared_is_1_if_hidden_states_contain_the_target_and_0_if_they_are_shuffled() -> None:
     values = normal(FIT + TEST, 2)
     hidden = torch.cat([values, normal(FIT + TEST, 5, seed=1)], 1) @ normal(7, 7, seed=2) + 3
     target = ProbeTarget.of_all(values.float())
@@ -74,15 +74,15 @@ def test_r_squared_is_1_for_hidden_states_that_contain_the_target_and_0_for_shuf
     assert abs(float(probe_scores(shuffled, target, FIT).mean())) < 0.05
 
 
-def test_noise_in_the_hidden_state_reduces_r_squared_by_its_fraction_of_the_variance() -> None:
-    """If y and e have equal variances, y + e predicts y with R² = 1/2."""
+def test_noise_in_the_hidden_state_reduces_r_squared_by_its_share_of_the_variance() -> None:
+    """If signal and noise have equal variances, R² is 1/2."""
     values = normal(20_000, 1)
     scores = probe_scores(values + normal(20_000, 1, seed=1), ProbeTarget.of_all(values), 10_000)
     assert len(scores) == 10_000
     assert float(scores.mean()) == pytest.approx(0.5, abs=0.03)
 
 
-def test_accuracy_is_1_for_hidden_states_that_contain_the_token_and_chance_for_shuffled_ones() -> None:
+def test_accuracy_is_1_if_hidden_states_contain_the_token_and_at_chance_if_they_are_shuffled() -> None:
     values = tokens(FIT + TEST, 4)
     hidden = F.one_hot(values, 4).double() @ normal(4, 9, seed=1)
     target = ProbeTarget.of_all(values)
@@ -92,7 +92,7 @@ def test_accuracy_is_1_for_hidden_states_that_contain_the_token_and_chance_for_s
     assert accuracy == pytest.approx(0.25, abs=4 * (0.25 * 0.75 / TEST) ** 0.5)
 
 
-def test_a_wide_hidden_state_without_the_target_is_scored_on_held_out_episodes() -> None:
+def test_a_wide_hidden_state_without_the_target_has_no_r_squared_on_held_out_episodes() -> None:
     target = ProbeTarget.of_all(normal(600, 1))
     assert float(probe_scores(normal(600, 250, seed=1), target, FIT).mean()) < 0.05
 
@@ -109,10 +109,10 @@ def test_episodes_without_the_target_are_neither_fitted_nor_scored() -> None:
 
 @pytest.mark.parametrize("backbone", ["gpt2-learned", "gru", "mamba", "hyena"])
 @pytest.mark.parametrize("task", ["recall", "linear-system"])
-def test_the_last_hidden_state_decodes_to_the_prediction_and_does_not_depend_on_later_elements(
+def test_the_last_layer_decodes_to_the_prediction_and_no_layer_depends_on_later_elements(
     backbone: str, task: str
 ) -> None:
-    """The read-out of the last hidden state equals the prediction in one pass over the complete sequence."""
+    """The prediction is computed in one pass over the complete sequence."""
     config = resolve_run(task, backbone, "smoke", 0)
     model = config.build(config.task.build(None)).eval()
     prompts = HiddenStateSet(config.task, "smoke", context=9, fit=3, test=4)
@@ -130,7 +130,7 @@ def test_the_last_hidden_state_decodes_to_the_prediction_and_does_not_depend_on_
     assert not any(map(torch.equal, hidden_states(model, prompts), hidden))
 
 
-def test_probe_sets_have_sequences_of_the_trained_length_and_disjoint_parts() -> None:
+def test_probe_sequences_have_at_least_the_trained_length_and_fit_and_test_sets_are_disjoint() -> None:
     task = resolve_task("recall", "smoke", {})[0]
     short, trained, long = (HiddenStateSet(task, "smoke", context=n, fit=64, test=64) for n in (5, task.points, 60))
     assert torch.equal(short.episodes.context.y, trained.episodes.context.y)
@@ -158,9 +158,7 @@ def cells(folder: Path, transparent: Run) -> list[CellResult]:
     return list(probe(Context(folder), transparent, [32, 1], fit=FIT, test=TEST))
 
 
-def test_rows_have_the_scores_of_every_layer_of_the_trained_and_the_untrained_model(
-    folder: Path, cells: list[CellResult]
-) -> None:
+def test_every_layer_of_the_trained_and_the_untrained_model_is_scored(folder: Path, cells: list[CellResult]) -> None:
     assert [cell.contestant.run for cell in cells] == ["clear", "clear-untrained"] * 2
     assert not any(cell.reason for cell in cells)
     rows = tables.read_all("values", folder)
@@ -176,7 +174,7 @@ def test_rows_have_the_scores_of_every_layer_of_the_trained_and_the_untrained_mo
     assert (rows["low"] <= rows["value"]).all() and (rows["value"] <= rows["high"]).all()
 
 
-def test_a_target_that_no_episode_has_gives_a_skipped_row(folder: Path, cells: list[CellResult]) -> None:
+def test_targets_that_are_absent_or_constant_give_skipped_rows(folder: Path, cells: list[CellResult]) -> None:
     rows = tables.read_all("values", folder)
     rows = rows[rows["evaluator"].eq("probe") & rows["n_context"].eq(1)]
     assert set(rows["status"]) == {"skipped"}
@@ -185,7 +183,7 @@ def test_a_target_that_no_episode_has_gives_a_skipped_row(folder: Path, cells: l
     assert "equal in all episodes" in reasons["r_squared_of_prediction"]
 
 
-def test_a_repeated_probe_is_cached_and_the_table_has_a_row_per_target_and_model(
+def test_a_repeated_probe_is_cached_and_the_table_has_one_row_per_target_and_model(
     folder: Path, transparent: Run, cells: list[CellResult]
 ) -> None:
     assert all(cell.cached for cell in probe(Context(folder), transparent, [32], fit=FIT, test=TEST))
@@ -200,7 +198,7 @@ def test_a_repeated_probe_is_cached_and_the_table_has_a_row_per_target_and_model
     assert best["best"] == "1.000 at layer 2"
 
 
-def test_a_layer_that_is_not_finite_does_not_fail_other_layers(
+def test_a_layer_with_nan_does_not_make_other_layers_fail(
     transparent: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layers_of = Transparent.hidden_by_layer
@@ -218,9 +216,7 @@ def test_a_layer_that_is_not_finite_does_not_fail_other_layers(
     assert set(rows.loc[rows["status"].eq("ok"), "axis_value"]) == {1}
 
 
-def test_an_invalid_number_of_tasks_and_models_without_hidden_vectors_are_refused(
-    transparent: Run, tmp_path: Path
-) -> None:
+def test_the_option_tasks_and_models_without_hidden_vectors_are_refused(transparent: Run, tmp_path: Path) -> None:
     with refused("not-applicable", "'clear'", "--fit"):
         list(probe(Context(tmp_path), transparent, tasks=8))
     run = create(tmp_path, resolve_run("markov", f"{__name__}:Opaque", "smoke", 0, ["train.steps=1"]), "opaque")

@@ -1,4 +1,4 @@
-"""Probes of layers: decoding by the read-out of the model, and a scale and a shift for each task."""
+"""Probes of layers: decoding by the read-out of the model, and a fitted scale and shift for each task."""
 
 from itertools import cycle
 
@@ -36,8 +36,8 @@ def probe_set(context: int = 7, tasks: int = 70, **settings: int) -> ProbeSet:
 
 
 class Distorted(Backbone):
-    """A backbone whose last layer solves linear tasks exactly. Earlier layers give a multiple of the solution plus a
-    constant.
+    """A backbone whose last layer solves linear tasks exactly. Earlier layers return the solution, scaled and
+    shifted.
     """
 
     Settings = BaseSettings
@@ -55,8 +55,8 @@ def test_gpt2_is_among_the_backbones_with_layers() -> None:
     assert "gpt2" in LAYERED
 
 
-# Decoding does not depend on the combination of backbone and head. Slow tests cover all pairs. The other tests cover
-# each backbone with one of the heads, and two backbones with all heads.
+# Backbones and heads do not interact in decoding, so the fast tests cover each backbone with one head, and two
+# backbones with all heads. Slow tests cover all pairs.
 ONE_HEAD_EACH = set(zip(LAYERED, cycle(NUMERIC), strict=False))
 WITH_EVERY_HEAD = ("gpt2", "tnp")
 
@@ -80,12 +80,12 @@ def test_the_decoded_last_layer_is_the_prediction(name: str, head: str) -> None:
     episodes = prompts.episodes
     assert decoded.shape[1:] == (70, 10, 1)
     assert len(decoded) > 1, model.settings
-    for query in range(3):  # the reference is one pass over the complete sequence, with the query as its last point
+    for query in range(3):  # the reference is one pass over the sequence with the query as its last point
         query_point = episodes.queries.span(query, query + 1)
         with torch.no_grad():
             answer = model.predict_next(episodes.context.append(query_point)).mean[:, -1]
         torch.testing.assert_close(decoded[-1, :, query].float(), answer, atol=1e-5, rtol=0)
-    assert (decoded[0] - decoded[-1]).abs().max() > 1e-3, "the layers have the same predictions"
+    assert (decoded[0] - decoded[-1]).abs().max() > 1e-3, "the layers have different predictions"
 
 
 def test_scale_and_shift_of_distorted_layers_are_recovered() -> None:
@@ -100,7 +100,7 @@ def test_scale_and_shift_of_distorted_layers_are_recovered() -> None:
     assert probe.raw_error[:, 0].mean() > 0.1
 
 
-def test_all_results_equal_a_loop_over_tasks_with_least_squares_of_numpy() -> None:
+def test_all_results_equal_a_loop_over_tasks_with_numpy_least_squares() -> None:
     generator = torch.Generator().manual_seed(0)
     layers, tasks, fit, test = 3, 5, 4, 6
     decoded = torch.randn(layers, tasks, fit + test, 1, generator=generator, dtype=torch.float64)
@@ -128,7 +128,7 @@ def test_predictions_that_differ_only_by_rounding_errors_count_as_constant() -> 
     assert (5 * scale + shift).item() == pytest.approx(3.0, abs=1e-5)
 
 
-def test_outputs_are_fitted_separately_and_their_errors_summed() -> None:
+def test_outputs_are_fitted_separately_and_their_errors_are_summed() -> None:
     generator = torch.Generator().manual_seed(1)
     decoded, y = (
         torch.randn(1, 3, 9, 2, generator=generator).double(),
@@ -168,7 +168,7 @@ def test_test_labels_do_not_influence_scale_and_shift() -> None:
     assert not torch.equal(before.error, after.error)
 
 
-def test_decoded_layers_do_not_depend_on_the_blocks() -> None:
+def test_decoded_layers_do_not_depend_on_the_block_size() -> None:
     prompts, cls = probe_set(tasks=200, context=7), BACKBONES.get("gpt2")
     torch.manual_seed(0)
     model = cls(cls.Settings(**SMALL["gpt2"][0]), TaskShape(x_dim=3, points=12)).eval()

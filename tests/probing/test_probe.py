@@ -61,7 +61,7 @@ def trained_run(card: Path) -> Run:
 
 @pytest.fixture(scope="module")
 def probed_folder(trained_run: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[CellResult]]:
-    """A read-only results folder with one probe, and the cells of the probe."""
+    """Return a read-only results folder with one probe, and the cells of the probe."""
     folder = tmp_path_factory.mktemp("probed")
     return folder, list(probe(Context(folder), trained_run, **SIZES))
 
@@ -71,7 +71,7 @@ def values(results: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-def test_the_probe_of_a_linear_task_has_rows_of_gradient_descent_and_references(
+def test_the_probe_of_a_linear_task_has_rows_for_gradient_descent_and_reference_levels(
     probed_folder: tuple[Path, list[CellResult]],
 ) -> None:
     folder, cells = probed_folder
@@ -94,10 +94,10 @@ def test_the_probe_of_a_linear_task_has_rows_of_gradient_descent_and_references(
     assert "independent draw" in raw["reason"] and "20 tasks" in transformed["reason"]
 
 
-def test_the_errors_of_the_last_layer_equal_those_of_the_model(
+def test_the_unscaled_errors_of_the_last_layer_equal_the_errors_of_the_model(
     trained_run: Run, probed_folder: tuple[Path, list[CellResult]]
 ) -> None:
-    """Errors before scale and shift are compared with means over predictions of `predict_targets`."""
+    """The errors of the model are computed from `predict_targets`."""
     folder, (cell, *_) = probed_folder
     episodes = cell.prompts.episodes
     with torch.no_grad():
@@ -110,7 +110,7 @@ def test_the_errors_of_the_last_layer_equal_those_of_the_model(
     assert last["n_episodes"] == 20 and last["normaliser"] == 3
 
 
-def test_a_task_that_is_not_linear_has_no_gradient_descent(card: Path, tmp_path: Path) -> None:
+def test_the_probe_of_a_nonlinear_task_has_no_gradient_descent(card: Path, tmp_path: Path) -> None:
     run = create(tmp_path, resolve_run("decision-tree", "gpt2", "smoke", 0, ["train.steps=2"]))
     train(run)
     assert [c.contestant.name for c in probe(Context(tmp_path), run, **SIZES)] == ["gpt2", "zero"]
@@ -135,7 +135,7 @@ def test_a_repeated_probe_is_cached_and_deterministic(
     assert {name: values(tmp_path)[name] for name in before} == before
 
 
-def test_a_failed_cell_has_a_row_with_a_reason_and_is_recomputed(
+def test_a_failed_cell_is_recorded_with_its_reason_and_recomputed(
     trained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -197,7 +197,7 @@ def test_a_run_without_layers_is_refused(card: Path, tmp_path: Path) -> None:
         list(probe(Context(tmp_path), run, **SIZES))
 
 
-def test_the_rank_of_a_run_on_a_stream_is_refused(tmp_path: Path) -> None:
+def test_rank_probes_of_stream_models_are_refused(tmp_path: Path) -> None:
     run = create(tmp_path, resolve_run("linear-system", "gru", "smoke", 0, ["train.steps=1"]), "filter")
     train(run)
     with refused("not-applicable", "'filter'", "stream"):
@@ -205,7 +205,7 @@ def test_the_rank_of_a_run_on_a_stream_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_context_beyond_learned_positions_gives_a_skipped_row_and_references_are_computed(
+def test_a_context_beyond_learned_positions_is_skipped_but_its_references_are_computed(
     card: Path, tmp_path: Path
 ) -> None:
     run = create(tmp_path, resolve_run(str(card), "gpt2-learned", "smoke", 0, ["train.steps=2"]), "learned")

@@ -29,7 +29,7 @@ def test_a_smaller_probe_set_has_the_first_tasks_of_a_larger_one() -> None:
     assert torch.equal(smaller.context.x, larger.context.x[:64])
 
 
-def test_the_name_depends_on_everything_that_changes_the_episodes() -> None:
+def test_the_name_depends_on_all_settings_that_change_the_episodes() -> None:
     changes: list[dict[str, object]] = [
         {},
         {"context": 7},
@@ -44,7 +44,7 @@ def test_the_name_depends_on_everything_that_changes_the_episodes() -> None:
     assert probe_set().id.startswith("linear-smoke-none-probe6-")
 
 
-def test_names_equal_those_of_earlier_versions() -> None:
+def test_names_have_not_changed_since_earlier_versions() -> None:
     task, _ = resolve_task("linear", "small")
     assert PromptSet(task, "small").id == "linear-small-none-828df7ff"
     assert ProbeSet(task, "small", context=20).id == "linear-small-none-probe20-ebc69b63"
@@ -58,7 +58,7 @@ def test_probing_evaluation_and_tuning_use_different_episodes() -> None:
     assert not torch.equal(probed.context.x[:10, 0], prompts.context.x[:10, 0])
 
 
-def test_under_a_shift_of_contexts_queries_are_not_shifted() -> None:
+def test_a_shift_of_the_contexts_does_not_shift_the_queries() -> None:
     episodes = probe_set(shift="orthants").episodes
     signs = episodes.context.x.sign()
     assert (signs == signs[:, :1]).all(), "the context is in one orthant"
@@ -84,7 +84,7 @@ def test_an_unknown_shift_is_refused() -> None:
         probe_set(shift="orthant")
 
 
-def test_for_the_question_targets_contexts_have_the_given_size_and_queries_are_the_first_targets() -> None:
+def test_probe_sets_of_target_tasks_have_the_given_numbers_of_context_points_and_queries() -> None:
     task, _ = resolve_task("gp-mixture", "smoke", {"targets": 30})
     prompts = ProbeSet(task, "smoke", context=7, fit=4, test=6, tasks=5)
     assert prompts.episodes.context.counts.tolist() == [7] * 5

@@ -1,4 +1,4 @@
-"""The rank of the prediction matrix of least squares, of explicit attention and of trained backbones."""
+"""The rank of the prediction matrix for least squares, explicit attention and trained backbones."""
 
 import math
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ def functions(task: str, dim: int, count: int, context: int) -> tuple[Episodes, 
 
 
 def spectrum(*values: float) -> torch.Tensor:
-    """A matrix with these singular values and random singular vectors."""
+    """Return a matrix with these singular values and random singular vectors."""
     rotation = torch.linalg.qr(torch.randn(6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)).Q
     diagonal = torch.zeros(6, 6, dtype=torch.float64)
     diagonal[range(len(values)), range(len(values))] = torch.tensor(values, dtype=torch.float64)
@@ -95,7 +95,7 @@ def test_numbers_of_contexts_double_up_to_the_maximum() -> None:
     assert numbers_of_contexts(4) == [4]
 
 
-def test_every_entry_is_the_prediction_for_one_query_after_one_context() -> None:
+def test_every_matrix_entry_is_the_prediction_for_one_query_after_one_context() -> None:
     contexts, queries = functions("linear", 3, 5, 4)
     matrix = prediction_matrix(LeastSquares(), contexts, queries[:4])
     for c in range(5):
@@ -120,7 +120,7 @@ def test_the_rank_of_softmax_attention_grows_with_the_number_of_contexts() -> No
     assert [numerical_rank(linear[:count], 1e-9) for count in (4, 8, 16, 32, 64)] == [1] * 5
 
 
-def test_the_rank_of_coqe_is_at_most_the_width_of_its_sample_representation() -> None:
+def test_the_rank_of_coqe_is_the_width_of_its_sample_representation() -> None:
     config = resolve_run("linear", "coqe", "smoke", 0, ["backbone.sample_dim=2"])
     family = config.task.build()
     backbone = config.backbone.build(config.shape(family)).double().eval()
@@ -130,7 +130,7 @@ def test_the_rank_of_coqe_is_at_most_the_width_of_its_sample_representation() ->
     assert [numerical_rank(matrix[:count], 1e-9) for count in (4, 40)] == [2, 2]
 
 
-def test_entries_for_classification_are_the_log_odds_of_two_labels() -> None:
+def test_matrix_entries_for_classification_are_log_odds_of_two_labels() -> None:
     choices = torch.tensor([[True, True, False], [True, False, True]])
     context = Points.full(torch.zeros(2, 1, 1), torch.zeros(2, 1, dtype=torch.int64))
     contexts = Episodes(context=context, scored=context.mask, classes=3, choices=choices)
@@ -138,9 +138,7 @@ def test_entries_for_classification_are_the_log_odds_of_two_labels() -> None:
     assert matrix.tolist() == [[9.0, 18.0], [99.0, 198.0]]
 
 
-def test_predictions_that_are_nan_fail_the_cell(
-    trained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nan_predictions_fail_the_cell(trained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prediction_matrix_of = module.prediction_matrix
 
     def with_nan(*arguments: Any) -> torch.Tensor:
@@ -167,7 +165,7 @@ def test_a_run_is_compared_with_least_squares_and_the_oracle(trained_run: Run, t
     assert set(rows["evaluator"]) == {"rank"} and set(rows["n_context"]) == {10}
     ranks = rows[rows["metric"] == "rank"].pivot_table("value", "contestant", "axis_value")
     assert ranks.columns.tolist() == [4, 8, 16]
-    assert ranks.loc["least-squares"].tolist() == [3, 3, 3], "three dimensions"
+    assert ranks.loc["least-squares"].tolist() == [3, 3, 3], "inputs have three dimensions"
     assert ranks.loc["gpt2"].is_monotonic_increasing and ranks.loc["gpt2", 16] > 3, "softmax attention has no bound"
     effective = rows[rows["metric"] == "effective_rank"].set_index(["contestant", "axis_value"])["value"]
     assert effective["least-squares"].between(1, 3).all()
@@ -178,8 +176,8 @@ def test_a_run_is_compared_with_least_squares_and_the_oracle(trained_run: Run, t
     assert not any(cell.cached for cell in probe_rank(Context(tmp_path), trained_run, contexts=16, queries=23))
 
 
-def test_predictions_that_are_all_zero_have_rank_zero_and_no_singular_values(tmp_path: Path) -> None:
-    """Singular values are divided by the largest one, which is 0 for this matrix."""
+def test_zero_predictions_have_rank_zero_and_no_singular_values(tmp_path: Path) -> None:
+    """Singular values would be divided by the largest one, which is 0."""
     prompts = RankSet(resolve_task("linear", "smoke")[0], "smoke", context=4, contexts=8, queries=6)
     (zero,) = contestants.baselines(prompts, ["zero"])
     shared = cells.shared_columns(zero, prompts, "rank")
@@ -213,7 +211,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
-def test_a_classifier_is_measured_on_sequences_of_two_new_classes(classifier: Run, tmp_path: Path) -> None:
+def test_the_rank_of_a_classifier_is_measured_on_sequences_of_two_classes(classifier: Run, tmp_path: Path) -> None:
     (cell,) = probe_rank(Context(tmp_path), classifier, contexts=8, queries=6)
     assert cell.reason is None
     assert cell.prompts.evaluator == "icl"
@@ -223,8 +221,10 @@ def test_a_classifier_is_measured_on_sequences_of_two_new_classes(classifier: Ru
     assert rows["axis_value"].tolist() == [4, 8] and rows["value"].between(1, 6).all()
 
 
-def test_a_classifier_is_measured_with_the_number_of_examples_of_its_test(classifier: Run, tmp_path: Path) -> None:
-    """The test has eight examples, independent of the number of examples in training."""
+def test_the_rank_of_a_classifier_is_measured_with_the_context_size_of_its_test(
+    classifier: Run, tmp_path: Path
+) -> None:
+    """The test has eight examples, whatever the number of examples in training."""
     with refused("not-applicable", "'icl'", 8, "--context"):
         list(probe_rank(Context(tmp_path), classifier, [4]))
     settings = ["train.steps=2", "train.batch=2", "train.evaluate_every=0", "task.points=6"]

@@ -33,14 +33,14 @@ def test_r_squared_equals_scikit_learn() -> None:
     )
 
 
-def test_integer_weights_equal_repeated_inputs() -> None:
+def test_integer_weights_are_equivalent_to_repeated_inputs() -> None:
     true_values, fitted = normal_sample(6, 2), normal_sample(6, 2, 1)
     times = np.array([0, 2, 1, 1, 2, 0])
     repeated = r_squared(fitted.repeat(times, 0), true_values.repeat(times, 0))
     np.testing.assert_allclose(r_squared(fitted, true_values, times[None].astype(float)), repeated)
 
 
-def test_the_map_is_least_squares_without_an_intercept_even_if_columns_repeat() -> None:
+def test_the_linear_map_is_least_squares_without_an_intercept_even_if_columns_repeat() -> None:
     learned, true_values = normal_sample(40, 4), normal_sample(40, 3, 1)
     learned[:, 3] = learned[:, 0]
     expected = LinearRegression(fit_intercept=False).fit(learned, true_values).predict(learned)
@@ -58,7 +58,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def rotated_features(backbone: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """The true features except cos(pi x4), mixed by an invertible matrix."""
+    """Return the true features except cos(pi x4), mixed by an invertible matrix."""
     mix = torch.from_numpy(normal_sample(5, 5))
     true_features = features(x.double())
     return (true_features * torch.tensor([1.0, 1, 1, 0, 1], dtype=torch.float64)) @ mix
@@ -82,23 +82,25 @@ def test_features_in_the_representation_are_recovered_up_to_a_linear_map(
 
 
 def test_the_inputs_and_the_untrained_model_are_scored(trained_run: Run, tmp_path: Path) -> None:
-    """By the moments of the normal distribution, x explains E[x⁴]² / E[x⁶] = 9/15 of x³, and nothing of |x| or x²."""
+    """For a normal x, the inputs explain E[x⁴]² / E[x⁶] = 9/15 of x³, and nothing of |x| or x²."""
     list(probe_representation(Context(tmp_path), trained_run))
     rows = tables.read_all("values", tmp_path)
     assert set(rows["run"]) == {trained_run.name, f"{trained_run.name}-untrained", "least-squares"}
     inputs = rows[rows["run"].eq("least-squares") & rows["axis"].eq("feature")].set_index("axis_value")
     assert inputs.loc[3, "low"] < 0.6 < inputs.loc[3, "high"]
-    # Without an intercept, the mean is not fitted, which gives R² = -E[|x|]² / Var|x|, and correspondingly for x².
+    # Without an intercept, the mean is not fitted, so R² is -E[|x|]² / Var|x| for |x|, and -1/2 for x².
     assert inputs.loc[1, "value"] == pytest.approx(-(2 / math.pi) / (1 - 2 / math.pi), abs=0.15)
     assert inputs.loc[2, "value"] == pytest.approx(-0.5, abs=0.1)
     untrained_rows = rows[rows["run"].eq(f"{trained_run.name}-untrained")]
     assert set(untrained_rows["kind"]) == {"baseline"}
     trained_rows = rows[rows["run"].eq(trained_run.name)]
-    assert not np.allclose(untrained_rows["value"], trained_rows["value"].to_numpy()), "two training steps change it"
+    assert not np.allclose(untrained_rows["value"], trained_rows["value"].to_numpy()), (
+        "two training steps change the scores"
+    )
     assert all(cell.cached for cell in probe_representation(Context(tmp_path), trained_run))
 
 
-def test_curves_show_the_features_and_their_regression(
+def test_curves_contain_the_features_and_their_regression(
     trained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(trained_run.load()), "represent", rotated_features)
@@ -137,7 +139,7 @@ def test_runs_that_cannot_be_probed_are_refused(tmp_path: Path) -> None:
             list(probe_representation(Context(tmp_path), other))
 
 
-def test_curves_show_each_dimension_along_every_direction(
+def test_curves_contain_each_dimension_along_every_input_direction(
     trained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The curve of each of the five dimensions is averaged over the other directions of the inputs."""
@@ -148,13 +150,13 @@ def test_curves_show_each_dimension_along_every_direction(
     for index in (1, 3):
         curves = rows[rows["set"].eq(index)].pivot(index="x1", columns="output", values="value").astype(float)
         mix = normal_sample(5, 5)
-        # Along x2, the mixture changes by x2² times its row of the mixing matrix. Along x4, whose feature is missing,
-        # it is constant.
+        # Along x2, the representation changes by x2² times the row of x2 in the mixing matrix. Along x4, whose
+        # feature is missing, it is constant.
         expected = (curves.index.to_numpy() ** 2)[:, None] * mix[1] if index == 1 else np.zeros((len(curves), 5))
         np.testing.assert_allclose(curves - curves.iloc[30], expected - expected[30], atol=1e-6)
 
 
-def test_representations_with_many_dimensions_have_no_curves_of_dimensions(tmp_path: Path) -> None:
+def test_wide_representations_have_no_curves_of_dimensions(tmp_path: Path) -> None:
     wide = create(tmp_path, resolve_run("combination", "coqe", "smoke", 0, ["train.steps=1", "train.batch=4"]))
     train(wide)
     list(probe_representation(Context(tmp_path), wide))

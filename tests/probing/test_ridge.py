@@ -1,4 +1,4 @@
-"""Ridge regression of a probe, against scikit-learn and the definition of generalised cross-validation."""
+"""Ridge regression of a probe, compared with scikit-learn and the definition of generalised cross-validation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def problem(points: int = 40, dim: int = 6, outputs: int = 2) -> tuple[np.ndarra
 
 
 def error_of(x: np.ndarray, y: np.ndarray, penalty: float) -> float:
-    """The generalised cross-validation error, computed with the explicit hat matrix."""
+    """Return the generalised cross-validation error, computed with the explicit hat matrix."""
     points = len(x)
     centring = np.eye(points) - 1 / points
     z = centring @ x
@@ -38,7 +38,7 @@ def test_the_penalty_minimises_generalised_cross_validation_and_the_map_is_ridge
     torch.testing.assert_close(linear_map(torch.from_numpy(new_x)), torch.from_numpy(reference.predict(new_x)), **EXACT)
 
 
-def test_without_noise_the_map_is_exact_and_without_signal_it_is_nearly_the_mean() -> None:
+def test_the_map_is_exact_without_noise_and_nearly_constant_without_signal() -> None:
     x = torch.randn(200, 5, generator=torch.Generator().manual_seed(0)).double()
     weights = torch.arange(10.0, dtype=torch.float64).view(5, 2)
     torch.testing.assert_close(fit_ridge(x, x @ weights + 1)(x), x @ weights + 1, rtol=0, atol=1e-6)
