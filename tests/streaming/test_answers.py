@@ -1,4 +1,4 @@
-"""Columns of the answers of a stream, against SciPy."""
+"""The columns of a stream's answers, compared with SciPy."""
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ def test_column_names_depend_on_the_prediction() -> None:
     assert column_names(head="categorical", classes=3) == "label,p0,p1,p2"
 
 
-def test_a_gaussian_has_its_central_90_percent_interval() -> None:
+def test_a_gaussian_answer_has_the_central_90_percent_interval() -> None:
     mean, std = torch.randn(1, 4, 2).double(), torch.rand(1, 4, 2).double() + 0.1
     columns = Gaussian(mean, std).columns()
     low, high = norm.interval(0.9, mean.numpy(), std.numpy())
@@ -28,7 +28,7 @@ def test_a_gaussian_has_its_central_90_percent_interval() -> None:
     assert list(Point(mean).columns()) == ["mean"]
 
 
-def test_a_classification_has_the_most_probable_class_and_all_probabilities() -> None:
+def test_a_categorical_answer_has_the_most_probable_class_and_all_probabilities() -> None:
     columns = Categorical(torch.tensor([[[0.0, 2.0, 1.0]]])).columns()
     assert columns["label"].item() == 1
     np.testing.assert_allclose(columns["p"].sum(), 1, rtol=1e-6)

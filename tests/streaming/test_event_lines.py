@@ -1,4 +1,4 @@
-"""Lines of events: gaps, times and errors."""
+"""Event lines: gaps, times and errors."""
 
 import pytest
 import torch
@@ -38,8 +38,8 @@ def test_a_query_may_be_the_first_line() -> None:
     assert read(",") == read("?,?") == [Line(1, [], None)]
 
 
-def test_gaps_of_large_times_are_computed_in_double_precision() -> None:
-    """In single precision, neighbouring numbers of seconds since 1970 differ by 128."""
+def test_gaps_between_large_times_are_computed_in_double_precision() -> None:
+    """In single precision, current Unix times are rounded to multiples of 128 seconds."""
     events = read("1700000000.25,0", "1700000000.75,0", clock=Clock(1.7e9))
     assert [event.y for event in events] == [[0.25, 0, 0.25], [0.5, 0, 0.75]]
     assert [event.time for event in events] == [1700000000.25, 1700000000.75]
@@ -50,10 +50,10 @@ def test_times_are_converted_to_the_unit_of_the_model() -> None:
     assert [event.y for event in events] == [[0.5, 0, 0.5], [0.5, 1, 1]]
 
 
-def test_if_the_first_line_is_the_start_it_is_not_an_event() -> None:
+def test_a_first_line_that_sets_the_start_is_not_an_event() -> None:
     clock = Clock(start=None)
     assert read("time,mark", "5,0", "7,1", clock=clock) == [event(3, 2, 1, 2, 7.0)]
-    assert (clock.start, clock.last_time) == (5.0, 5.0), "the event after it is not learned yet"
+    assert (clock.start, clock.last_time) == (5.0, 5.0), "the next event is not learned yet"
 
 
 @pytest.mark.parametrize(

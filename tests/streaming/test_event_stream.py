@@ -1,4 +1,4 @@
-"""Event streams, against predictions of the model for the complete sequence."""
+"""Event streams, compared with predictions of the model for the complete sequence."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def answers(
 
 
 def expected(backbone: Backbone, lines: list[str], start: float = 0.0, unit: float = 1.0) -> list[tuple[float, ...]]:
-    """For each query, the prediction given all events before it: the expected time, followed by the other columns."""
+    """Return the expected time and the other columns for each query, given all events before the query."""
     rows, times, marks = [], [], []
     for line in lines:
         if not line.startswith("?"):
@@ -84,19 +84,19 @@ def assert_as_expected(answer_list: list[Answer], expected_rows: list[tuple[floa
         assert row == pytest.approx(expected_row, rel=1e-8)
 
 
-def test_column_names_of_an_event_stream() -> None:
+def test_an_event_stream_has_columns_for_times_gaps_and_marks() -> None:
     assert ",".join(answer_column_names(SHAPE)) == "time,gap,median,low,high,mark,p0,p1,p2"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SIZES)
 def test_the_answer_to_a_query_depends_on_all_events_before_it(name: str) -> None:
-    """Some queries precede the first event, and some follow more events than a batch has."""
+    """Some queries precede the first event, and some follow more than a batch of events."""
     backbone, lines = model(name), log("qeqqeeeqe" + "e" * (BATCH_SIZE + 5) + "qeq")
     assert_as_expected(answers(backbone, lines), expected(backbone, lines))
 
 
-def test_answers_use_the_unit_and_the_start_of_the_user() -> None:
+def test_answers_use_the_given_unit_and_start() -> None:
     backbone, lines = model(), log("qeqeeq", after=1000.0)
     user_answers = answers(backbone, lines, clock=Clock(start=1000.0, unit=60.0))
     assert_as_expected(user_answers, expected(backbone, lines, 1000.0, 60.0))
@@ -123,7 +123,7 @@ def test_a_saved_stream_continues_after_its_last_event(name: str, tmp_path: Path
     assert_as_expected(first_answers + answers(backbone, lines[4:], second), expected(backbone, lines, unit=0.1))
 
 
-def test_the_clock_stores_the_time_of_the_last_learned_event(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_an_error_the_clock_has_the_time_of_the_last_learned_event(monkeypatch: pytest.MonkeyPatch) -> None:
     backbone = model()
     for bad_line in ("0.1,0\n", "9,7\n", "nonsense\n"):
         stream = Stream(backbone, clock=Clock())
@@ -145,7 +145,7 @@ def test_the_clock_stores_the_time_of_the_last_learned_event(monkeypatch: pytest
     assert (stream.points, stream.clock.last_time) == (3, third)
 
 
-def test_a_state_without_a_time_is_refused() -> None:
+def test_a_saved_state_without_a_time_is_refused() -> None:
     with refused("unreadable-file", "--save"):
         Clock.of_state({"class": "Mamba"})
 
@@ -182,7 +182,7 @@ def test_memory_does_not_grow_with_the_number_of_events(count: int, name: str) -
 
 @pytest.mark.parametrize("name", ["cmanp", "cmhp"])
 def test_a_window_of_events_keeps_the_gap_of_its_oldest_event(name: str) -> None:
-    """The gap of the oldest event in the window remains the gap to the event before it, which is outside the window."""
+    """This gap is measured from the event before, which is outside the window."""
     backbone, lines = model(name), log("e" * 12 + "q")
     stream = Stream(backbone, window=5, clock=Clock())
     (answer,) = answers(backbone, lines, stream)

@@ -20,7 +20,7 @@ def read(*lines: str, columns: LineFormat = TWO_ONE) -> list[Line]:
     return list(columns.read((f"{text}\n" for text in lines), "data.csv"))
 
 
-def test_lines_are_read_as_points_queries_or_blank_lines() -> None:
+def test_lines_are_read_as_points_or_queries_and_blank_lines_are_ignored() -> None:
     assert read("1, 2,3", "", "-1e-3,.5,?", "4,5,", "6,7, ? ") == [
         line(1, [1, 2], [3]),
         line(3, [-1e-3, 0.5], None),
@@ -46,7 +46,7 @@ def test_unknown_column_names_are_reported(header: str, caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("header", ["Y1,X1,X2", "y1,X2,x1", "x1,y1,width", "price,x1,x2", "x1,x1,y1"])
-def test_column_names_in_another_order_are_refused(header: str) -> None:
+def test_column_names_in_a_different_order_are_refused(header: str) -> None:
     with refused("bad-data", "line 1", "x1,x2,y1"):
         read(header, "1,2,3")
 

@@ -26,7 +26,7 @@ def write_files(folder: Path, *texts: str) -> list[Path]:
     return paths
 
 
-def test_each_file_is_a_dataset_that_is_padded_to_the_longest(tmp_path: Path) -> None:
+def test_each_file_is_a_dataset_padded_to_the_longest_one(tmp_path: Path) -> None:
     points = read_related(model("icicl-cnp", 2), write_files(tmp_path, "x,y\n1,2\n3,4\n", "5,6\n"), FORMAT)
     assert points.x.tolist() == [[[[1], [3]], [[5], [0]]]]
     assert points.y.tolist() == [[[[2], [4]], [[6], [0]]]]
@@ -44,7 +44,7 @@ def test_each_file_is_a_dataset_that_is_padded_to_the_longest(tmp_path: Path) ->
         ("icicl-cnp", 1, ["x,y\n"], "bad-data", ("0.csv", "--related")),
     ],
 )
-def test_related_datasets_that_the_model_does_not_support_are_refused(
+def test_unsupported_and_invalid_related_datasets_are_refused(
     name: str, related: int, texts: list[str], code: str, names: tuple[object, ...], tmp_path: Path
 ) -> None:
     with refused(code, *names):

@@ -1,4 +1,4 @@
-"""Streams: for several backbones, answers to queries depend on all points before them and on no later points."""
+"""Streams: the answer to a query depends on all points before the query and on no later points."""
 
 import math
 from collections.abc import Iterable
@@ -49,7 +49,7 @@ def lines(pattern: str) -> list[Line]:
 def expected(
     backbone: Backbone, stream_lines: list[Line], related: Points | None = None
 ) -> list[tuple[int, float, float]]:
-    """The answers of a model that is conditioned on all points before each group of consecutive queries."""
+    """Return the answers of a model that is conditioned on all points before each group of queries."""
     answers = []
     for is_query, group in groupby(stream_lines, key=lambda line: line.y is None):
         if is_query:
@@ -85,7 +85,7 @@ def test_the_answer_to_a_query_depends_on_all_points_before_it_and_no_later_poin
 
 @pytest.mark.parametrize("name", SIZES)
 def test_a_classifier_learns_from_labels_and_answers_with_probabilities(name: str) -> None:
-    """Outputs in a line are learned as classes. Answers depend on all points before them."""
+    """The answers are compared with predictions given all earlier points."""
     torch.manual_seed(0)
     cls = BACKBONES.get(name)
     shape = TaskShape(x_dim=2, points=9, classes=3, head="categorical", question="targets", related=0)
@@ -106,7 +106,7 @@ def test_a_classifier_learns_from_labels_and_answers_with_probabilities(name: st
         assert answer.columns["label"] == [probabilities.index(max(probabilities))]
 
 
-def test_all_lines_are_learned_and_answered_if_there_are_more_than_a_batch() -> None:
+def test_streams_longer_than_a_batch_are_learned_and_answered_completely() -> None:
     backbone, stream_lines = (
         model(),
         lines("p" * (2 * BATCH_SIZE + 3) + "q" + "p" * BATCH_SIZE + "q" * (BATCH_SIZE + 1)),
@@ -128,7 +128,7 @@ def test_queries_are_answered_before_the_next_line_is_read() -> None:
 
 
 @pytest.mark.parametrize("name", ["cmanp", "mamba", "gpt2"])
-def test_a_stream_continues_from_its_state(name: str) -> None:
+def test_a_stream_continues_from_the_state_of_another_stream(name: str) -> None:
     backbone, stream_lines = model(name), lines("ppqpppqq")
     first = Stream(backbone)
     answers = list(first.run(stream_lines[:4]))
@@ -136,7 +136,7 @@ def test_a_stream_continues_from_its_state(name: str) -> None:
     assert_as_expected(answers + list(second.run(stream_lines[4:])), expected(backbone, stream_lines))
 
 
-def test_queries_may_follow_related_datasets_without_points() -> None:
+def test_queries_may_precede_the_first_point_if_there_are_related_datasets() -> None:
     backbone, stream_lines = model("icicl-tnp"), lines("qpq")
     related = Points.full(torch.randn(1, 2, 5, 2).double(), torch.randn(1, 2, 5, 1).double())
     with_related = expected(backbone, stream_lines, related)
@@ -195,7 +195,7 @@ def test_growing_states_are_reported_once(name: str, grows: int, caplog: pytest.
 
 @pytest.mark.parametrize("answer_immediately", [True, False])
 def test_the_error_for_a_query_beyond_the_context_length_names_its_line(answer_immediately: bool) -> None:
-    """Nine points and a query fit into the context. Of two queries after ten points, the first one does not."""
+    """Nine points and a query fit into the context. A query after ten points does not."""
     backbone = model("gpt2", positions="learned")
     stream = Stream(backbone, answer_immediately=answer_immediately)
     answers = []

@@ -1,4 +1,4 @@
-"""Sliding windows, against conditioning on the points of the window."""
+"""Sliding windows, compared with conditioning on the points in the window."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ NEVER = 10**9
 
 
 def peaked_model(dtype: torch.dtype = torch.float64) -> Backbone:
-    """A model in which, as after training, single points receive almost all attention of a latent, and answers depend
-    on this latent."""
+    """Return a model in which a single point may receive almost all attention of a latent, as after training, and
+    answers depend on this latent."""
     backbone = model("cmanp")
     with torch.no_grad():
         for block in backbone.blocks:
@@ -43,7 +43,7 @@ def stream_of(count: int, dtype: torch.dtype = torch.float64) -> Points:
 
 
 def slide(window: Window, points: Points, sizes: tuple[int, ...] = (1,), related: Points | None = None) -> Any:
-    """Yield the state after each chunk of points, and all points until then."""
+    """Yield the state after each chunk of points, and all points so far."""
     state, count, index = window.condition(points.span(0, 0), related), 0, 0
     while count < points.count:
         chunk = points.span(count, count + sizes[index % len(sizes)])
@@ -68,7 +68,7 @@ def assert_equal(a: State, b: State) -> None:
 @pytest.mark.parametrize(
     ("name", "size", "cheap_size"),
     [
-        # Other sizes are tested with `cnp`, which needs a tenth of the time of `cmanp`.
+        # The other sizes are tested with `cnp`, which takes a tenth of the time.
         pytest.param(name, size, cheap_size, marks=pytest.mark.slow if name == "cmanp" and size != 3 else [])
         for name in ("cmanp", "cnp", "icicl-cnp")
         for size in (1, 3, 100)
@@ -76,8 +76,10 @@ def assert_equal(a: State, b: State) -> None:
     ],
 )
 @torch.no_grad()
-def test_every_state_equals_conditioning_on_the_last_points(name: str, size: int, cheap_size: int) -> None:
-    """The largest window is never full. Related datasets are not forgotten."""
+def test_every_state_predicts_like_a_model_conditioned_on_the_last_points(
+    name: str, size: int, cheap_size: int
+) -> None:
+    """The largest window is never full. Related datasets stay in the state."""
     backbone, points, x = model(name, related=2), stream_of(25), torch.randn(1, 3, 2).double()
     related = Points.full(torch.randn(1, 2, 5, 2).double(), torch.randn(1, 2, 5, 1).double())
     window = Window(backbone, size, cheap_size=cheap_size)
@@ -119,8 +121,10 @@ def test_a_window_that_is_never_full_equals_no_window() -> None:
 
 @torch.no_grad()
 def largest_distances(dtype: torch.dtype, slides: int, **rule: int) -> tuple[float, float]:
-    """The largest distances of answers and states of a peaked model from those after conditioning on the points of the
-    window in the same precision."""
+    """Compare a sliding window of a peaked model with conditioning on the points in the window.
+
+    Returns the largest difference between answers and the largest difference between states.
+    """
     backbone, points, x = peaked_model(dtype), stream_of(slides + 20, dtype), torch.randn(1, 8, 2, dtype=dtype)
     window, distances = Window(backbone, 20, cheap_size=0, **rule), [(0.0, 0.0)]
     for step, (state, past) in enumerate(slide(window, points)):
@@ -149,7 +153,7 @@ def test_rounding_errors_are_large_if_the_state_is_never_recomputed(monkeypatch:
 
 @torch.no_grad()
 def test_the_state_is_recomputed_if_sums_decrease_slowly() -> None:
-    """Values halve from point to point. Each removal is accurate, but the errors of the first values accumulate."""
+    """Outputs halve from point to point. Each removal is accurate, but the errors of the first values accumulate."""
     backbone, points = model("cnp").float(), stream_of(60, torch.float32)
     points.y.mul_(1e7 * 0.5 ** torch.arange(60).clamp(max=24).unsqueeze(-1))
     *_, (state, past) = slide(Window(backbone, 20, cheap_size=0), points)
@@ -158,9 +162,9 @@ def test_the_state_is_recomputed_if_sums_decrease_slowly() -> None:
     assert 0 < state.steps < 40
 
 
-def test_estimated_errors_grow_with_the_steps_and_with_the_decrease_of_the_sums() -> None:
+def test_estimated_errors_grow_with_the_number_of_steps_and_the_decrease_of_sums() -> None:
     current = torch.zeros(2, 3)
-    earlier = current + torch.tensor([0.0, 0.0, 4.0])  # e^4: sums decrease by a factor of 55
+    earlier = current + torch.tensor([0.0, 0.0, 4.0])  # sums decrease by a factor of e^4 = 55
     for steps, highest, drifted in (
         (1, current, False),
         (1, earlier, False),
@@ -169,7 +173,7 @@ def test_estimated_errors_grow_with_the_steps_and_with_the_decrease_of_the_sums(
     ):
         assert window_module._has_drifted(steps, highest, current) is drifted
     assert not window_module._has_drifted(8000, earlier.double(), current.double())
-    assert not window_module._has_drifted(8000, None, None), "a state without a weight"
+    assert not window_module._has_drifted(8000, None, None), "a state without weights has no drift"
 
 
 @torch.no_grad()
@@ -183,8 +187,8 @@ def test_the_state_is_recomputed_after_the_maximum_number_of_steps() -> None:
 
 
 @torch.no_grad()
-def test_the_state_is_recomputed_if_too_little_would_remain() -> None:
-    """The oldest point has almost all attention of a latent, so `remove` refuses to remove it."""
+def test_the_state_is_recomputed_if_a_removed_point_has_almost_all_weight() -> None:
+    """The oldest point has almost all attention of a latent, so `remove` refuses it."""
     backbone, points = peaked_model(torch.float32), stream_of(30, torch.float32)
     for block in backbone.blocks:
         block.read.k.weight *= 20
@@ -245,7 +249,7 @@ def test_a_saved_window_continues_exactly(name: str, tmp_path: Path) -> None:
     assert distance(state.state, recomputed) < 1e-10
 
 
-def test_states_with_another_window_are_refused() -> None:
+def test_states_of_a_different_window_are_refused() -> None:
     backbone = model()
     plain, windowed = Stream(backbone).state, Stream(backbone, window=5).state
     for state, window, name in (
@@ -258,7 +262,7 @@ def test_states_with_another_window_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["lbanp", "gpt2", "mamba"])
-def test_the_error_for_a_model_that_cannot_forget_points_names_others(name: str) -> None:
+def test_the_error_for_a_model_that_cannot_forget_points_names_models_that_can(name: str) -> None:
     with refused("not-applicable", "--window", "cmanp", "cnp") as error:
         Stream(model(name), window=5)
     assert "gpt2" not in str(error.value)
