@@ -1,4 +1,4 @@
-"""The joint search over several settings, and its continuation after interruptions."""
+"""The joint search over several settings, which continues after interruptions."""
 
 from math import log
 from pathlib import Path
@@ -29,7 +29,7 @@ BASE = TrainSettings(steps=1000, lr=1e-3, warmup=50)
 
 
 def bowl(train: TrainSettings) -> float:
-    """An objective with its optimum at rate 2e-3, a warm-up of a tenth and beta_2 = 0.98. Rates above 0.02 diverge."""
+    """Return a loss with its minimum at rate 2e-3, warm-up 10 % and beta_2 = 0.98. Rates above 0.02 diverge."""
     if train.lr > 0.02:
         raise NonFiniteError("diverged")
     rate, warmup = log(train.lr / 2e-3) ** 2, 10 * (train.warmup / train.steps - 0.1) ** 2
@@ -60,14 +60,14 @@ def test_proposals_are_better_than_random_choices_for_minimisation_and_maximisat
         min(proposed_values) < min(random_values)
         and sorted(proposed_values)[len(proposed_values) // 2] < sorted(random_values)[len(random_values) // 2] / 2
     )
-    assert any(each.value is None for each in all_points[:STARTUP_CHOICES]), "a random choice that diverged"
+    assert any(each.value is None for each in all_points[:STARTUP_CHOICES]), "at least one random choice diverges"
     assert max(each.lr for each in all_points[STARTUP_CHOICES + 5 :]) < 0.02, "proposals avoid rates that diverge"
     negated_points = search(40, sign=-1)
     assert [each.settings for each in negated_points] == [each.settings for each in all_points]
     assert find_best(negated_points, -1).settings == find_best(all_points, 1).settings != all_points[0].settings  # type: ignore[union-attr]
 
 
-def test_choices_are_in_their_ranges_and_name_only_settings_that_differ_from_the_preset() -> None:
+def test_choices_are_within_their_ranges_and_omit_settings_equal_to_the_preset() -> None:
     for each in search(15)[1:]:
         train = TrainSettings(**BASE.model_dump() | dict(each.settings))
         assert RANGES["lr"][0] <= train.lr <= RANGES["lr"][1] and 0 <= train.warmup <= 200
@@ -76,16 +76,18 @@ def test_choices_are_in_their_ranges_and_name_only_settings_that_differ_from_the
         assert all(value != BASE.model_dump(mode="json")[key] for key, value in each.settings.items() if key != "lr")
 
 
-def test_the_next_choice_depends_only_on_the_points_in_any_order() -> None:
+def test_the_next_choice_depends_only_on_earlier_points_and_not_on_their_order() -> None:
     all_points = search(14)
-    assert search(16)[:14] == all_points, "a search with more trials continues one with fewer"
+    assert search(16)[:14] == all_points, "a longer search begins with the choices of a shorter one"
     joint_search = OptunaSearch(14, BASE, 1)
     assert joint_search.next(all_points[:12][::-1]) == [all_points[12].settings]
-    assert joint_search.next(all_points[:4] + all_points[5:10]) == [all_points[4].settings], "a missing random choice"
+    assert joint_search.next(all_points[:4] + all_points[5:10]) == [all_points[4].settings], (
+        "a missing random choice comes first"
+    )
     assert joint_search.next(all_points) == [] and search(3) == all_points[:3]
 
 
-def test_points_of_earlier_commands_count_and_influence_proposals() -> None:
+def test_points_of_earlier_commands_count_as_trials_and_influence_proposals() -> None:
     rates = tuple(point({"lr": rate}) for rate in (1e-3, 3e-3, 1e-2, 3e-2))
     all_points = search(14, points=rates)
     assert len(all_points) == 14 and sum(each.settings == {"lr": 1e-3} for each in all_points) == 1
@@ -108,13 +110,13 @@ def pair(card: Path, results: Path, number: int) -> TuningPair:
 
 
 @pytest.mark.slow
-def test_an_interrupted_search_continues_and_its_choice_is_used(
+def test_an_interrupted_search_continues_and_training_uses_its_choice(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trials, "run", scored)
     uninterrupted = tmp_path / "uninterrupted"
     tune([pair(card_path, uninterrupted, 13)], InlineExecutor(), Context(uninterrupted), ListObserver())
-    for calls in (3, STARTUP_CHOICES * 2 + 2):  # during the random choices, and between the seeds of a choice
+    for calls in (3, STARTUP_CHOICES * 2 + 2):  # during the random choices, and during the proposals
 
         def stop(call: int, last: int = calls) -> None:
             if call > last:
@@ -137,10 +139,10 @@ def test_an_interrupted_search_continues_and_its_choice_is_used(
 
 
 @pytest.mark.slow
-def test_the_command_prints_the_choice_and_the_settings_of_the_preset(
+def test_the_command_prints_the_values_of_the_preset_and_of_the_choice(
     card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Workers would import torch. `test_tune.py` tests the command with a worker.
+    # A worker would import torch. `test_tune.py` tests the command with a worker.
     monkeypatch.setattr("iclbench.cli.tune_run.worker_pool", lambda slots, threads: InlineExecutor())
     words = ["tune", "gpt2", "--tasks", str(card_path), "-p", "smoke", "--seeds", "1", "--results", str(tmp_path)]
     assert main([*words, "--trials", "2", "-j", "1"]) == 0
@@ -163,7 +165,7 @@ def test_the_command_prints_the_choice_and_the_settings_of_the_preset(
 
 
 @pytest.mark.slow
-def test_worse_rates_of_a_later_search_do_not_replace_the_choice(
+def test_worse_rates_in_a_later_search_do_not_replace_the_choice(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trials, "run", scored)

@@ -39,13 +39,13 @@ def test_the_range_is_extended_if_the_best_rate_is_at_its_edge(
     assert next_rates(RateSearch(RATES, -1), negated) == expected
 
 
-def test_rates_of_earlier_commands_count() -> None:
+def test_rates_of_earlier_commands_count_as_points_of_the_search() -> None:
     all_points = points({1e-3: 0.5, 2e-3: 0.4, 3e-3: 0.5})
     assert RateSearch([2e-3], 1).next(all_points) == []
     assert find_best(all_points, 1) == all_points[1] and not RateSearch([2e-3], 1).is_at_edge(all_points)
 
 
-def test_the_best_rate_is_the_smallest_in_a_tie_and_never_a_failed_one() -> None:
+def test_ties_are_resolved_by_the_smallest_rate_and_failed_rates_are_ignored() -> None:
     assert find_best(points({1e-2: 0.9, 3e-3: 0.9, 1e-3: None}), 1) == Point({"lr": 3e-3}, 0.9)
     assert find_best(points({1e-2: None}), 1) is None
 
@@ -63,7 +63,7 @@ def test_the_smallest_rate_within_one_standard_error_of_the_best_is_chosen() -> 
     assert find_choice([Point({"lr": 1e-2}, None)], 1, seeds=3) is None
 
 
-def test_neighbours_of_rates_in_the_series_1_3_10_are_in_the_series() -> None:
+def test_neighbours_of_rates_in_the_series_1_3_10_stay_in_the_series() -> None:
     rate, rates = 1e-3, []
     for _ in range(4):
         rate = neighbour_rate(rate, 1)
@@ -72,13 +72,13 @@ def test_neighbours_of_rates_in_the_series_1_3_10_are_in_the_series() -> None:
     assert neighbour_rate(5e-3, -1) == pytest.approx(5e-3 / 3, rel=0.05) and neighbour_rate(5e-3, 1) == 1.5e-2
 
 
-def test_rates_that_are_not_significantly_different() -> None:
-    """With standard deviations of 0.3 over three seeds, Welch's t is 0.8 for means of 1 and 1.2, and 12 for means of
-    1 and 4.
+def test_rates_are_compared_with_the_chosen_rate_by_a_t_test() -> None:
+    """For three seeds with a standard deviation of 0.3, Welch's t is 0.8 for means of 1 and 1.2, and 12 for means of 1
+    and 4.
     """
     chosen_point = Point({"lr": 0.003}, 1.0, 0.3)
     near, far, failed = Point({"lr": 0.01}, 1.2, 0.3), Point({"lr": 0.03}, 4.0, 0.3), Point({"lr": 0.1}, None)
     assert not_different([chosen_point, near, far, failed], chosen_point, 3) == [near]
     one_seed = [chosen_point, Point({"lr": 0.01}, 1.2)]
-    assert not_different(one_seed, chosen_point, 1), "one seed is not enough for a difference"
+    assert not_different(one_seed, chosen_point, 1), "a single seed cannot show a significant difference"
     assert not_different([Point({"lr": 0.01}, 1.2, 0.0)], Point({"lr": 0.003}, 1.0, 0.0), 3) == []

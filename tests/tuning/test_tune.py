@@ -1,4 +1,4 @@
-"""Tuning: trials, divergence, killed workers, Ctrl-C, and the table of rates."""
+"""Tuning: trials, divergence, killed workers, Ctrl-C and the table of rates."""
 
 import json
 from collections.abc import Callable
@@ -47,7 +47,7 @@ class ListObserver:
         self.calls.append(("retried", reason))
 
     def on_failure(self, pair: TuningPair, trial: Trial, reason: str) -> None:
-        self.calls.append(("failed finally", reason))
+        self.calls.append(("given up", reason))
 
     def on_choice(self, pair: TuningPair, choice: Point | None) -> None:
         self.calls.append(("decided", choice and choice.lr))
@@ -59,8 +59,8 @@ def pairs(card: Path, results: Path, contestants: list[str], rates: list[float],
 
 
 def scored(values: dict[float, float]) -> Callable[..., dict[str, Any]]:
-    """Replace the training of trials. The value of a trial is the given value of its rate plus the number of its
-    seed.
+    """Return a replacement for `trials.run` that trains nothing. The score of a trial is the value given for its rate,
+    plus 0 for the first seed, 1 for the second, and so on.
     """
 
     def run(trial: Trial, budget: int | None, context: Context) -> dict[str, Any]:
@@ -72,8 +72,8 @@ def scored(values: dict[float, float]) -> Callable[..., dict[str, Any]]:
     return run
 
 
-def test_trials_are_trained_with_their_seeds_and_scored_on_validation_episodes(card_path: Path, tmp_path: Path) -> None:
-    """The reference is an independent training and evaluation."""
+def test_a_trial_is_trained_with_its_seed_and_scored_on_validation_episodes(card_path: Path, tmp_path: Path) -> None:
+    """The reference trains and evaluates a model without the code for tuning."""
     from iclbench.training.fit import fit
 
     (pair,) = pairs(card_path, tmp_path, ["gpt2"], [3e-3], seeds=1)
@@ -92,7 +92,7 @@ def test_trials_are_trained_with_their_seeds_and_scored_on_validation_episodes(c
     tables.frame("trials", [row])
 
 
-def test_validation_episodes_differ_from_those_of_all_prompt_sets(card_path: Path) -> None:
+def test_validation_episodes_differ_from_the_episodes_of_prompt_sets(card_path: Path) -> None:
     task = resolve_task(str(card_path), "smoke")[0]
     validation = ValidationSet(task, "smoke")
     for seed in range(3):
@@ -118,7 +118,7 @@ def test_no_grid_uses_the_seeds_of_trials() -> None:
     assert len(cards) > 5 and seeds and max(seeds) < FIRST_SEED
 
 
-def test_a_point_is_the_mean_over_seeds_and_ignores_tables_of_rates(card_path: Path, tmp_path: Path) -> None:
+def test_a_point_of_a_curve_is_a_mean_over_seeds_and_ignores_tuned_rates(card_path: Path, tmp_path: Path) -> None:
     (pair,) = pairs(card_path, tmp_path, ["gpt2"], [1e-3], seeds=3)
     columns = {"metric": "auc", "evaluator": "next", "n_episodes": 8}
     for trial, value in zip(pair.curve.trials({"lr": 1e-3}), (1.0, 2.0, 6.0), strict=True):
@@ -160,18 +160,18 @@ def test_the_chosen_rate_is_written_and_used(card_path: Path, tmp_path: Path, mo
     tune(
         pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2], seeds=3), second_executor, Context(tmp_path), ListObserver()
     )
-    assert second_executor.calls == len(values), "one more seed of each rate"
+    assert second_executor.calls == len(values), "one additional seed for each rate"
     text = card_path.read_text().replace("steps = 12", "steps = 13")
     card_path.write_text(text)
     tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), second_executor, Context(tmp_path), ListObserver())
-    assert second_executor.calls == len(values) + 2 * len(values), "other settings of training are other trials"
+    assert second_executor.calls == len(values) + 2 * len(values), "a change of the steps invalidates trials"
     assert {each.steps: [*each.train] for each in read_table(results_path(tmp_path, "smoke")).tuned} == {
         12: ["cnp"],
         13: ["gpt2"],
     }
 
 
-def test_a_diverging_rate_is_a_point_of_the_curve(card_path: Path, tmp_path: Path) -> None:
+def test_a_diverged_trial_is_a_failed_row_and_its_rate_is_not_chosen(card_path: Path, tmp_path: Path) -> None:
     observer = ListObserver()
     tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e30], seeds=1), InlineExecutor(), Context(tmp_path), observer)
     rows = tables.read_all("trials", tmp_path).set_index("lr")
@@ -180,7 +180,9 @@ def test_a_diverging_rate_is_a_point_of_the_curve(card_path: Path, tmp_path: Pat
     assert observer.calls[-1][0] == "decided" and observer.calls[-1][1] < 1
 
 
-def test_an_interrupted_tuning_continues(card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_tuning_run_continues_with_identical_results(
+    card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(trials, "run", scored({1e-3: 2.0, 1e-2: 1.0, 1e-1: 3.0}))
     rates = [1e-3, 1e-2, 1e-1]
 
@@ -212,7 +214,7 @@ def test_unreadable_trials_are_not_overwritten(
     assert path.read_bytes() == b"of a later version"
 
 
-def test_a_trial_of_a_killed_worker_is_repeated_and_a_failed_trial_gives_no_choice(
+def test_a_trial_is_repeated_if_its_worker_is_killed_and_failed_trials_give_no_choice(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trials, "run", scored({1e-3: 2.0, 1e-2: 1.0, 3e-4: 3.0, 3e-2: 3.0}))
@@ -234,8 +236,8 @@ def test_a_trial_of_a_killed_worker_is_repeated_and_a_failed_trial_gives_no_choi
 
 
 def test_the_objective_is_the_metric_that_ranks_the_family() -> None:
-    """The metrics are the mean of ICL and IWL, the likelihood with all related datasets, and the area under the
-    learning curve.
+    """The objectives are the mean accuracy of ICL and IWL, the log-likelihood with all related datasets, and the area
+    under the curve over context sizes.
     """
     bursty = Objective.of(resolve_task("bursty", "smoke")[0], "smoke")
     assert bursty.metric == "accuracy_within_choices" and bursty.evaluators == "icl, iwl" and bursty.sign == -1
@@ -275,7 +277,7 @@ def test_the_command_prints_the_curve_and_caches_trials(
     assert main(["tune", "gpt2", "--tasks", "linaer"]) == 2 and "'linear'" in capsys.readouterr().err
 
 
-def test_a_choice_at_the_edge_of_the_range_is_marked_only_for_searches_over_rates(
+def test_a_chosen_rate_at_the_edge_of_the_range_is_marked_unless_the_warm_up_was_also_chosen(
     card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (pair,) = pairs(card_path, tmp_path, ["gpt2"], [1e-3, 3e-3], seeds=1)
@@ -291,12 +293,12 @@ def test_a_choice_at_the_edge_of_the_range_is_marked_only_for_searches_over_rate
     _View().on_schedule(pair, pair.next_trials())
     assert "0.0003" in capsys.readouterr().err
     add_trial({"lr": 3e-4}, value=2.0, n_episodes=8)
-    assert _rate_table([pair])[1][0][1] == "0.01", "a choice with other settings has no edge"
+    assert _rate_table([pair])[1][0][1] == "0.01", "a choice that includes the warm-up is not marked"
     add_trial({"lr": 1e-4}, value=0.5, n_episodes=8)
     assert _rate_table([pair])[1][0][1] == "0.0001*"
 
 
-def test_a_choice_on_a_task_applies_to_tasks_that_follow_it(tmp_path: Path) -> None:
+def test_a_rate_chosen_on_one_task_is_used_for_all_tasks_that_share_its_rates(tmp_path: Path) -> None:
     def choose_rate(contestant: str, task: str, rate: float) -> list[Any]:
         (curve,) = objective_and_curves(task, [contestant], "grid", 1, Context(tmp_path))[1]
         write_choice(curve, TunedSettings(lr=rate), "by hand")
@@ -313,7 +315,7 @@ def test_a_choice_on_a_task_applies_to_tasks_that_follow_it(tmp_path: Path) -> N
     assert by_task["linear"].train["cnp"].lr == 0.125 and set(by_task["linear"].tasks) == followers - {"quadratic"}
     choose_rate("gpt2", "linear", 0.25)
     assert Rates.of("grid", "sparse-linear", results=tmp_path).chosen_settings["gpt2"]["lr"] != 0.25, (
-        "it was tuned on this task"
+        "gpt2 was tuned on this task itself"
     )
 
 
@@ -323,14 +325,14 @@ def test_a_dry_run_lists_trials_and_tasks_and_writes_nothing(
     words = ["tune", "gpt2", "--tasks", "linear", "--preset", "grid", "--results", str(tmp_path / "r"), "--dry-run"]
     assert main([*words, "--json"]) == 0
     (plan,) = json.loads(capsys.readouterr().out)
-    assert plan["to_do"] == 9, "three rates from three seeds"
+    assert plan["to_do"] == 9, "three rates with three seeds each"
     assert plan["holds_for"][0] == "linear" and "decision-tree" in plan["holds_for"]
     assert main(words) == 0 and "decision-tree" in capsys.readouterr().out
     assert not (tmp_path / "r").exists()
 
 
-def test_trials_with_fewer_steps_keep_the_fraction_of_the_warm_up(tmp_path: Path) -> None:
-    """The trials have a quarter of the steps of the preset `grid`, and the table contains their number of steps."""
+def test_the_warm_up_is_shortened_in_proportion_to_the_steps_of_trials(tmp_path: Path) -> None:
+    """The trials have a quarter of the steps of the preset `grid`, and the rows contain this number of steps."""
     preset_training = load_task("markov")[1].presets["grid"].train
     _, (curve,) = objective_and_curves("markov", ["gru"], "grid", 1, Context(tmp_path), preset_training.steps // 4)
     (trial,) = curve.trials({"lr": 1e-2})
