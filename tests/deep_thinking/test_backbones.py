@@ -1,4 +1,4 @@
-"""Deep-Thinking with causal Transformer backbones: comparison with one pass over a doubled context, contracts, and
+"""Deep-Thinking with causal Transformer backbones, compared with one pass over a doubled context. Contracts, and
 result tables with and without Deep-Thinking."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from iclbench.layers.key_value_cache import KeyValueCache
 from tests.refusals import refused
 
 SMALL = {"layers": 2, "width": 16, "heads": 2}
-# Position encodings of GPT-2, and the backbone `transformer`.
+# Positional encodings of GPT-2, and the backbone `transformer`.
 VARIANTS = ["none", "sinusoidal", "learned", "transformer"]
 
 
@@ -61,7 +61,7 @@ def max_difference(first: Prediction, second: Prediction) -> float:
     ("variant", "related", "positions"),
     [("learned", 0, "reuse"), ("transformer", 2, "continue")],
 )
-def test_a_thinking_backbone_passes_all_contracts_of_a_predictor(variant: str, related: int, positions: str) -> None:
+def test_a_thinking_backbone_fulfils_all_predictor_contracts(variant: str, related: int, positions: str) -> None:
     model = thinking(backbone(variant, related), positions=positions, passes=2)
     assert failures(model, example_episodes(points=4, targets=2, related=related)) == {}
 
@@ -77,9 +77,9 @@ def test_one_pass_or_a_closed_gate_equals_the_plain_backbone(variant: str) -> No
 
 @pytest.mark.parametrize("positions", ["continue", "reuse"])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_two_passes_mix_the_two_copies_of_one_plain_pass(variant: str, positions: str) -> None:
-    """One pass over a doubled context uses more positions. With reused positions, it therefore agrees only without
-    positional encoding."""
+def test_two_passes_equal_a_mixture_of_the_two_halves_of_a_doubled_context(variant: str, positions: str) -> None:
+    """A doubled context uses twice as many positions, so reused positions agree with it only without positional
+    encoding."""
     model, episodes, eta = backbone(variant), example_episodes(), 0.3
     context, x = episodes.context, episodes.queries.x
     doubled = model.condition(context.append(context))
@@ -96,7 +96,7 @@ def test_two_passes_mix_the_two_copies_of_one_plain_pass(variant: str, positions
 
 
 @pytest.mark.parametrize("positions", ["continue", "reuse"])
-def test_predictions_do_not_depend_on_the_length_of_segments(positions: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_do_not_depend_on_the_segment_size(positions: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The contexts have different lengths."""
     model, episodes = thinking(backbone("sinusoidal"), positions=positions), example_episodes()
     mask = torch.arange(episodes.context.count) < torch.tensor([[9], [4], [0]])
@@ -127,7 +127,7 @@ def test_the_error_for_a_context_beyond_the_learned_positions_names_the_limit() 
 
 
 def backbones_without_a_cache() -> list[tuple[Backbone, str]]:
-    """Backbones without a cache, each with a word of the reason in the error."""
+    """Return backbones without a key-value cache, each with a word of the error message."""
     shape = TaskShape(x_dim=4, points=8)
     images = TaskShape(x_dim=256, points=8, classes=3, x_shape=(16, 16), head="categorical", question="targets")
     events = TaskShape(x_dim=0, points=8, y_dim=3, marks=3, head="event")
@@ -140,7 +140,7 @@ def backbones_without_a_cache() -> list[tuple[Backbone, str]]:
     ]
 
 
-def test_the_error_for_a_backbone_without_keys_and_values_gives_the_reason() -> None:
+def test_the_error_for_a_backbone_without_a_cache_gives_the_reason() -> None:
     for model, reason in backbones_without_a_cache():
         with refused("not-applicable", "gpt2", reason):
             thinking(model)
@@ -154,7 +154,7 @@ def test_settings_of_language_models_are_refused(settings: dict[str, Any]) -> No
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results folder of a run that is evaluated with and without Deep-Thinking."""
+    """The results folder of a run that was evaluated with and without Deep-Thinking."""
     from tests.conftest import small_card
 
     folder = tmp_path_factory.mktemp("results")
@@ -190,7 +190,9 @@ def test_the_tables_contain_the_run_with_and_without_deep_thinking(results: Path
 
 
 @pytest.mark.slow
-def test_a_finished_evaluation_is_cached_and_other_settings_are_another_contestant(results: Path, capsys: Any) -> None:
+def test_a_finished_evaluation_is_cached_and_different_settings_give_a_new_contestant(
+    results: Path, capsys: Any
+) -> None:
     paths = list(tables.files("values", results / "tables"))
     before = {p: p.read_bytes() for p in paths}
     assert main(["eval", RUN, "--method", "deep-thinking", "-o", "method.eta=0.2", "--results", str(results)]) == 0
@@ -204,7 +206,7 @@ def test_a_finished_evaluation_is_cached_and_other_settings_are_another_contesta
 
 
 @pytest.mark.slow
-def test_the_report_shows_the_run_with_deep_thinking_as_a_separate_contestant(results: Path) -> None:
+def test_a_run_with_deep_thinking_is_a_separate_contestant_of_the_report(results: Path) -> None:
     values = name_variants(tables.read_all("values", results / "tables"))
     assert {"gpt2", "gpt2+deep-thinking-eta-0.2"} <= set(values["contestant"])
 
@@ -220,7 +222,7 @@ def test_the_report_shows_the_run_with_deep_thinking_as_a_separate_contestant(re
         (["-o", "method.eta=1"], ("'icl'", "'eta'", "--method")),
     ],
 )
-def test_invalid_options_are_refused_in_one_line(
+def test_invalid_options_are_refused_with_a_one_line_error(
     options: list[str], names: tuple[str, ...], results: Path, capsys: Any
 ) -> None:
     assert main(["eval", RUN, *options, "--results", str(results)]) == 2

@@ -1,4 +1,4 @@
-"""Memories: selection of rows and last tokens, broadcasting without a copy, and sums and norms against NumPy."""
+"""Memories: selection of rows and tokens, broadcasting without a copy, and sums and norms, compared with NumPy."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from iclbench.deep_thinking.memory import Memory
 
 
 def random_memory(seed: int, rows: int = 3, length: int = 5, dtype: torch.dtype = torch.float32) -> Memory:
-    """A random memory of two layers with different numbers of heads and channels."""
+    """Return a random memory of two layers with different numbers of heads and channels."""
     generator = torch.Generator().manual_seed(seed)
     keys, values = (
         tuple(torch.randn(rows, heads, length, channels, generator=generator).to(dtype) for heads, channels in shapes)

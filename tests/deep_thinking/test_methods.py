@@ -1,4 +1,4 @@
-"""Methods by name: suffixes of contestants, hashes of settings, and errors."""
+"""Methods by name: contestant suffixes, hashes and errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.refusals import refused
         ("deep-thinking", {"setting": "released", "passes": 5}, "+deep-thinking-released-passes-5"),
     ],
 )
-def test_the_suffix_contains_the_method_and_the_settings_that_are_not_defaults(
+def test_the_suffix_contains_the_method_and_all_settings_that_differ_from_the_default(
     name: str, settings: dict[str, Any], suffix: str
 ) -> None:
     assert method(name, settings).suffix == suffix
@@ -60,7 +60,7 @@ def test_methods_with_different_settings_have_different_hashes_and_suffixes() ->
     assert set(METHODS) == {m.name for m in methods}
 
 
-def test_unknown_methods_and_settings_of_plain_icl_are_refused() -> None:
+def test_unknown_methods_and_settings_for_plain_icl_are_refused() -> None:
     with refused("unknown-name", "'deep-thinkin'", "'deep-thinking'"):
         method("deep-thinkin")
     with refused("not-applicable", "'icl'", "'eta'"):
@@ -84,7 +84,9 @@ def test_unknown_methods_and_settings_of_plain_icl_are_refused() -> None:
         ("repeat", {"times": 1}, ("times", "2", "1")),
     ],
 )
-def test_invalid_settings_are_refused_in_one_line(name: str, settings: dict[str, Any], names: tuple[str, ...]) -> None:
+def test_invalid_settings_are_refused_with_a_one_line_error(
+    name: str, settings: dict[str, Any], names: tuple[str, ...]
+) -> None:
     with pytest.raises(UsageError) as error:
         method(name, settings)
     message = str(error.value)
@@ -92,7 +94,7 @@ def test_invalid_settings_are_refused_in_one_line(name: str, settings: dict[str,
     assert "\n" not in message
 
 
-def test_prompts_that_are_too_long_are_reported_with_the_numbers() -> None:
+def test_the_message_for_a_prompt_that_is_too_long_contains_the_lengths() -> None:
     plain, thinking = method("icl"), method("deep-thinking")
     assert plain.too_long(700, 40, 1024) == thinking.too_long(512, 40, 1024) == thinking.too_long(700, 40, None) == ""
     assert all(number in thinking.too_long(513, 40, 1024) for number in ("1026", "513", "1024"))

@@ -1,4 +1,4 @@
-"""Deep-Thinking with language models, against forward passes of the transformers library over doubled
+"""Deep-Thinking with language models, compared with forward passes of the transformers library over doubled
 demonstrations.
 """
 
@@ -28,7 +28,7 @@ L, N = 14, 5
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], SimpleNamespace]:
-    """A function that returns, for an architecture, the loaded model and the transformers module from the same
+    """Return a function that maps an architecture to a loaded model and the transformers module from the same
     files.
     """
 
@@ -36,7 +36,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], SimpleNa
     def pair(architecture: str) -> SimpleNamespace:
         folder = save_tiny_model(architecture, tmp_path_factory.mktemp("models") / architecture)
         bare = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        scale_weights(bare)  # logits then have a range of a few units, as in a trained model
+        scale_weights(bare)  # then logits have a range of a few units, as in a trained model
         bare.save_pretrained(folder)
         return SimpleNamespace(model=load(str(folder)), bare=bare)
 
@@ -66,7 +66,7 @@ def thoughts(model: Any, ids: Tensor = DEMONSTRATIONS, passes: int = 2, **settin
 
 
 def flat(memory: Memory) -> list[Tensor]:
-    """The keys and values in the order of `forward`."""
+    """Return the keys and values in the order of `forward`."""
     return [t for pair in zip(memory.keys, memory.values, strict=True) for t in pair]
 
 
@@ -75,7 +75,7 @@ def answer(model: Any, memory: Memory, query: Tensor = QUERY) -> Tensor:
 
 
 def distance(actual: Tensor, expected: Tensor) -> float:
-    """The largest difference, relative to the largest entry."""
+    """Return the largest difference, relative to the largest expected entry."""
     return float((actual - expected).abs().max() / expected.abs().max())
 
 
@@ -102,7 +102,9 @@ def test_a_closed_gate_does_not_change_the_memory(architecture: str, models) -> 
 
 @pytest.mark.parametrize("positions", ["continue", "reuse"])
 @pytest.mark.parametrize("architecture", WITH_MEMORY)
-def test_two_passes_mix_the_two_copies_of_one_pass_over_both(architecture: str, positions: str, models) -> None:
+def test_two_passes_equal_a_mixture_of_the_two_halves_of_doubled_demonstrations(
+    architecture: str, positions: str, models
+) -> None:
     pair, eta = models(architecture), 0.3
     position_ids = torch.arange(2 * L) if positions == "continue" else torch.arange(L).repeat(2)
     doubled = forward(pair.bare, torch.cat([DEMONSTRATIONS] * 2, 1), position_ids[None])
@@ -114,13 +116,12 @@ def test_two_passes_mix_the_two_copies_of_one_pass_over_both(architecture: str, 
 
 
 @pytest.mark.parametrize("architecture", WITH_MEMORY)
-def test_an_open_gate_keeps_only_the_second_copy(architecture: str, models) -> None:
-    """The logits of a query equal those in a single pass, in which the query does not attend to the first copy and has
-    the position after one copy."""
+def test_an_open_gate_keeps_only_the_second_copy_of_the_demonstrations(architecture: str, models) -> None:
+    """In the reference pass, the query does not attend to the first copy, and its positions begin after one copy."""
     pair = models(architecture)
     visible = torch.ones(2 * L + N, 2 * L + N, dtype=torch.bool).tril()
     visible[2 * L :, :L] = False
-    hidden = torch.where(visible, 0.0, torch.finfo(torch.float32).min)  # finite, because GPT-Neo adds two masks
+    hidden = torch.where(visible, 0.0, torch.finfo(torch.float32).min)  # finite because GPT-Neo adds two masks
     prompt = torch.cat([DEMONSTRATIONS, DEMONSTRATIONS, QUERY], 1)
     positions = torch.cat([torch.arange(2 * L), torch.arange(L, L + N)])[None]
     expected = forward(pair.bare, prompt, positions, hidden[None, None]).logits[:, 2 * L :]
@@ -134,8 +135,8 @@ def test_an_open_gate_keeps_only_the_second_copy(architecture: str, models) -> N
 
 
 @pytest.mark.parametrize("architecture", WITH_MEMORY)
-def test_values_of_the_first_layer_change_only_if_positions_are_added_to_the_tokens(architecture: str, models) -> None:
-    """These values depend only on the token and its added position. Rotary positions do not change values."""
+def test_first_layer_values_change_only_if_positions_are_added_to_the_tokens(architecture: str, models) -> None:
+    """First-layer values depend only on the token and its added position. Rotary positions do not affect values."""
     first, *_, last = thoughts(models(architecture).model, passes=4, eta=0.5)
     change = distance(last.memory.values[0], first.memory.values[0])
     assert (change > 1e-2) == (architecture in LEARNED)
@@ -157,7 +158,7 @@ def test_the_memory_is_causal_after_one_pass_and_not_after_two(architecture: str
 
 
 @pytest.mark.parametrize("architecture", WITH_MEMORY)
-def test_padded_queries_of_one_memory_equal_single_queries(architecture: str, models) -> None:
+def test_padded_queries_with_a_shared_memory_equal_single_queries(architecture: str, models) -> None:
     model = models(architecture).model
     *_, last = thoughts(model, passes=3, eta=0.1)
     queries = [draw(n, n) for n in (3, 7, 1)]
@@ -183,7 +184,7 @@ def test_the_divergence_from_plain_answers_grows_with_every_pass(architecture: s
 
 @torch.no_grad()
 def reference_memory(bare: Any, passes: int, eta: float, momentum: float, precision: torch.dtype) -> list[Tensor]:
-    """The memory after the updates of the released code, m = g + mu m and K = K + eta m, as a loop over lists of
+    """Return the memory after the updates of the released code, m = g + mu m and K = K + eta m, computed in a loop over
     tensors.
     """
     memory, step = [t.to(precision) for t in forward(bare, DEMONSTRATIONS).kv], None
@@ -206,7 +207,7 @@ def reference_memory(bare: Any, passes: int, eta: float, momentum: float, precis
 
 @pytest.mark.parametrize("architecture", ["gpt2", "llama"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_momentum_equals_the_released_code(architecture: str, momentum: float, models) -> None:
+def test_updates_with_momentum_agree_with_the_released_code(architecture: str, momentum: float, models) -> None:
     pair = models(architecture)
     *_, last = thoughts(pair.model, passes=6, eta=0.05, momentum=momentum)
     reference = reference_memory(pair.bare, 6, 0.05, momentum, torch.float32)
@@ -214,7 +215,7 @@ def test_momentum_equals_the_released_code(architecture: str, momentum: float, m
         assert_same(actual, expected)
 
 
-def test_the_released_setting_adds_in_bfloat16_in_which_many_updates_round_to_zero(models) -> None:
+def test_the_released_setting_adds_in_bfloat16_where_many_updates_round_to_zero(models) -> None:
     pair = models("gpt2")
     settings = DeepThinking(setting="released")
     assert (settings.momentum, settings.passes, settings.pass_limit) == (0.9, "best", 15)
@@ -244,7 +245,7 @@ def test_the_memory_of_a_bfloat16_model_is_updated_in_float32() -> None:
     assert last.change.tolist() == pytest.approx([0.999 / 1.001] * 2)
 
 
-def test_demonstrations_may_have_at_most_half_the_context_length(models) -> None:
+def test_demonstrations_may_take_at_most_half_of_the_context_length(models) -> None:
     model = models("gpt2").model
     assert slots_needed(80, 30, passes=1) == 110
     assert slots_needed(80, 100, passes=5) == 180
