@@ -1,11 +1,11 @@
-"""Run the code blocks of the README and of the pages in docs/, and compare their output with the shown output.
+"""Run the code blocks of the README and of the pages in docs/, and compare the printed with the shown output.
 
 The blocks of a page run in order in an empty folder. In a `console` block, lines with `$` are commands, followed by
 their output. `python` blocks share a namespace, and lines with `>>>` are followed by their output. A block with a
 caption is written to a file of that name. In an excerpt, `...` replaces any number of lines. Counts are compared
-exactly, and other numbers to about two digits. Seconds and measured memory are not compared (`compare`).
+exactly, other numbers to about two digits, and times and measured memory not at all (`compare`).
 
-A comment above a block marks blocks that do not run by default:
+A comment above a block marks a block that does not run by default:
 
     <!-- long -->            it takes minutes; `make test-slow` runs the page with it
     <!-- not run: REASON --> it needs an installation, a network or a GPU; only the names of its commands are checked

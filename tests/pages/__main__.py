@@ -1,7 +1,7 @@
-"""`python -m tests.pages [--write] [--long] [PAGE...]`: run the code blocks of pages and list those with new output.
+"""`python -m tests.pages [--write] [--long] [PAGE...]`: run the code blocks of pages and list changed outputs.
 
-Without PAGE, all pages are run. `--long` also runs blocks that take long. `--write` updates the templates of the pages
-with the output and renders them.
+Without PAGE, all pages are run. `--long` also runs the blocks marked as long. `--write` updates the templates of the
+pages with the output and renders them.
 """
 
 import sys

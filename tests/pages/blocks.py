@@ -49,7 +49,7 @@ class Block:
         return "\n".join(self.lines) + "\n"
 
     def commands(self) -> Iterator[Command]:
-        """The commands of a console block."""
+        """Yield the commands of a console block."""
         starts = [n for n, line in enumerate(self.lines) if line.startswith("$ ")]
         for start, end in zip(starts, [*starts[1:], len(self.lines)], strict=True):
             text = re.sub(r"\s+# .*", "", self.lines[start][2:])
@@ -60,12 +60,12 @@ class Block:
             yield Command(text, self.lines[index:end], self.line + index)
 
     def examples(self) -> list[doctest.Example]:
-        """The examples of a Python block with `>>>`."""
+        """Return the examples of a Python block with `>>>`."""
         return doctest.DocTestParser().get_examples(self.text)
 
 
 def blocks(markdown: str) -> Iterator[Block]:
-    """All fenced code blocks in order, except Sphinx directives."""
+    """Yield all fenced code blocks in order, except Sphinx directives."""
     lines = markdown.split("\n")
     index = 0
     while index < len(lines):
@@ -92,5 +92,5 @@ def blocks(markdown: str) -> Iterator[Block]:
 
 
 def _closing_fence(lines: list[str], start: int, fence: str) -> int:
-    """The index of the closing fence, or of the last line if the fence is missing."""
+    """Return the index of the closing fence, or of the last line if the fence is missing."""
     return next((n for n in range(start, len(lines)) if lines[n].strip() == fence), len(lines) - 1)

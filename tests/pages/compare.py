@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 MORE = "..."
 _NUMBER = re.compile(r"(?P<before>[^\w.−-]*)(?P<number>[−-]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?P<after>\W*)")
-# Dates and measurements (seconds, memory in MiB), which differ between days and machines.
+# Dates, times and memory in MiB, which differ between days and machines.
 _MEASURED = re.compile(
     r"\b\d{4}-\d\d-\d\d\b|(?<![\w.])\d[\d.,]*\s(?:ns|µs|ms|s|min|h|MiB)\b(?:\s\d+\s(?:min|s)\b)*(?:\sleft)?"
 )

@@ -25,7 +25,7 @@ from tests.pages.compare import difference, new_excerpt
 WIDTH = "88"
 # The name of the folder of the session in the shown output.
 HOME = "/home/you"
-# Defines `iclbench` for commands that need a shell. Other commands are forked, which saves seconds per command.
+# Defines `iclbench` for commands that need a shell. All others are forked, which saves seconds per command.
 _SHELL = f'iclbench() {{ "{sys.executable}" -m iclbench "$@"; }}; python() {{ "{sys.executable}" "$@"; }}; '
 _PIP = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
 
@@ -50,8 +50,8 @@ class Output:
 
     @property
     def problem(self) -> str:
-        """The failure, or the difference from the shown output, in one line. A command without shown output may
-        print any text.
+        """The failure, or the difference from the shown output, in one line. If the page
+        shows no output, the command may print any text.
         """
         return self.failure or (difference(self.shown, self.lines) if self.shown else "")
 
@@ -148,7 +148,7 @@ class Session:
 
 
 def with_new_output(markdown: str, outputs: list[Output]) -> str:
-    """Return the page with the printed output instead of the shown output. Excerpts remain excerpts of the same
+    """Return the page with the printed output in place of the shown output. Excerpts remain excerpts of the same
     lines.
     """
     lines = markdown.split("\n")

@@ -1,4 +1,4 @@
-"""Outputs agree if counts are equal and other numbers agree to two digits, and times and memory are ignored. Pages can
+"""Outputs agree if counts are equal and other numbers agree to two digits. Times and memory are ignored. Pages can
 be updated with new output."""
 
 from pathlib import Path
@@ -25,7 +25,7 @@ from tests.pages.session import Session, with_new_output
         ("mean -0.71]", "mean -0.70]"),
     ],
 )
-def test_lines_agree_up_to_rounding_times_and_memory(shown: str, printed: str) -> None:
+def test_lines_that_differ_only_by_rounding_times_or_memory_agree(shown: str, printed: str) -> None:
     assert lines_agree(shown, printed)
 
 
@@ -43,7 +43,7 @@ def test_lines_agree_up_to_rounding_times_and_memory(shown: str, printed: str) -
         ("11.8 KiB", "14.8 KiB"),
     ],
 )
-def test_lines_with_other_counts_numbers_or_words_do_not_agree(shown: str, printed: str) -> None:
+def test_lines_with_different_counts_numbers_or_words_do_not_agree(shown: str, printed: str) -> None:
     assert not lines_agree(shown, printed)
 
 
@@ -61,11 +61,11 @@ PRINTED = ["first  1.00", "", "second 2.00", "third, fourth, fifth", "more", "mu
         (["...", "last 3", "and 4"], "'and 4' is printed as 'no such line'"),
     ],
 )
-def test_an_excerpt_must_have_the_printed_order_and_gaps_only_at_dots(shown: list[str], expected: str) -> None:
+def test_an_excerpt_must_be_in_the_printed_order_with_gaps_only_at_dots(shown: list[str], expected: str) -> None:
     assert difference(shown, PRINTED) == expected
 
 
-def test_a_new_excerpt_has_the_lines_that_correspond_to_the_shown_excerpt() -> None:
+def test_a_new_excerpt_contains_the_lines_that_correspond_to_the_shown_lines() -> None:
     assert new_excerpt(["first 9", "...", "last 9"], PRINTED) == ["first  1.00", "...", "last   3"]
     assert new_excerpt(["last 4", "...", "third, four, ..."], PRINTED) == [
         "...",

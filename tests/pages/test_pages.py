@@ -1,4 +1,4 @@
-"""The commands and outputs on the README and the pages are correct."""
+"""The commands and outputs in the README and on the pages are correct."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ LONG = [name for name, text in TEXTS.items() if any(block.mark == "long" for blo
 
 def problems(name: str, folder: Path, long: bool) -> list[str]:
     outputs = list(Session(folder, long).run(TEXTS[name]))
-    assert outputs, "the page has at least one output"
+    assert outputs, "the page has no output to compare"
     return [f"{name}:{output.line + 1}: {output.source}: {output.problem}" for output in outputs if output.problem]
 
 
@@ -40,7 +40,7 @@ def test_long_blocks_print_the_shown_output(name: str, tmp_path: Path) -> None:
     assert problems(name, tmp_path, True) == []
 
 
-def test_few_blocks_are_long_or_not_run() -> None:
+def test_at_most_10_blocks_are_long_and_at_most_12_are_not_run() -> None:
     marks = [(block.mark, block.lines[0]) for text in TEXTS.values() for block in blocks(text)]
     assert sum(mark == "long" for mark, _ in marks) <= 10, marks
     # These blocks need an installation, a GPU or large files.
@@ -48,8 +48,8 @@ def test_few_blocks_are_long_or_not_run() -> None:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_commands_and_options_named_on_a_page_exist(name: str) -> None:
-    """This includes commands in sentences and in blocks that are not run."""
+def test_options_on_a_page_exist(name: str) -> None:
+    """The test includes commands in sentences and in blocks that are not run."""
     for line in re.findall(r"iclbench (\w[^`\n|]*)", TEXTS[name]):
         first, *rest = line.split()
         typed = f"lm {rest[0]}" if first == "lm" and rest else first
@@ -63,8 +63,8 @@ def test_commands_and_options_named_on_a_page_exist(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_commands_in_console_blocks_and_backticks_exist(name: str) -> None:
-    """In console blocks and between backticks."""
+def test_commands_on_a_page_exist(name: str) -> None:
+    """The test includes console blocks and commands between backticks."""
     text, commands = TEXTS[name], {*COMMANDS, "lm"}
     typed = [command.text for block in blocks(text) if block.language == "console" for command in block.commands()]
     for line in [*typed, *re.findall(r"`(iclbench [^`]*)`", text)]:
