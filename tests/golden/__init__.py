@@ -1,2 +1,2 @@
-"""Generated files: golden answers of all families, estimators and backbones of iclbench, each with its code version,
-and the defaults of the settings that identities contain. `python -m tests.golden` adds missing entries."""
+"""Generated files: golden answers of all families, estimators and backbones, each with its code version, and the
+defaults of the settings that identities contain. `python -m tests.golden` adds missing entries."""

@@ -1,8 +1,8 @@
 """Write the generated files: `python -m tests.golden` adds the golden answers, defaults, names and cards that are
 missing.
 
-An entry is missing after the addition of a class, shift, test or card, or if the code version of a class was increased.
-Changed answers with an unchanged code version are not stored, so that the tests of this folder fail.
+Entries are missing after a class, shift, test or card is added, or after the code version of a class is increased.
+Changed answers of an unchanged code version are not stored, so the tests of this folder fail.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Small, seeded questions to all registered classes that have a code version, and the answers."""
+"""Small, seeded questions to all registered classes with a code version, and their answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from iclbench.training.step import TrainingData, descend
 from tests.families.climate import wfde5_files
 
 Answers = dict[str, list[float]]
-# The sizes of the models of stored answers, which do not depend on the budgets of presets.
+# The sizes of the models, which do not depend on the budgets of presets.
 _SIZES = {"layers": 2, "width": 32, "init_std": 0.02, "pseudo_tokens": 8, "latents": 8, "hidden": 32, "state": 8}
 _SIZES_OF = {
     "gpt2": {"heads": 2},
@@ -38,7 +38,7 @@ _SIZES_OF = {
     "mambaformer": {"layers": 1},
     **{key: {"width": 48, "state": 16} for key in ("s4", "s4d")},
 }
-# The heads of backbones for which the head of the task is not used.
+# The heads of backbones that do not use the head of the task.
 _HEADS = {"tnp-nd": "gaussian", "cmanp-and": "gaussian"}
 EPISODES = 4
 # The number of stored values: enough to distinguish two answers, and few enough to read.
@@ -57,7 +57,7 @@ KINDS = {
 
 
 def stored(kind: str) -> dict[str, Any]:
-    """The golden answers for a kind of class, each with its code version."""
+    """Read the golden answers of a kind of class, each with its code version."""
     path = _path(kind)
     return json.loads(path.read_text()) if path.is_file() else {}
 
@@ -83,7 +83,7 @@ def write_missing(kind: str) -> list[str]:
 
 
 def _questions(kind: str, name: str) -> set[str]:
-    """The questions that a family or an estimator answers."""
+    """Return the questions that a family or an estimator answers."""
     if kind == "estimators":
         return set(_cards_of(name))
     task, _ = resolve_task(_task_of(name), "smoke", {"episodes": EPISODES})
@@ -143,7 +143,7 @@ def estimator(name: str, data_dir: Path) -> Answers:
     answers_by_card = {}
     for card in _cards_of(name):
         tasks = [task for task in _tasks() if card in _named(task)] or ["linear"]
-        # If only the card of a data set names the estimator, use the same family with procedural images.
+        # If only a task with a data set uses the card, take the same family with procedural images.
         task = "image-completion" if tasks == ["image-completion-emnist"] else tasks[0]
         prompts = _prompts(task, data_dir)
         (contestant,) = contestants.baselines(prompts, [card])
@@ -155,7 +155,7 @@ def estimator(name: str, data_dir: Path) -> Answers:
 
 
 def _cards_of(estimator: str) -> list[str]:
-    """The names of the baseline cards of an estimator."""
+    """Return the names of the baseline cards of an estimator."""
     return [card for card in card_names("baselines") if canonical(load_baseline(card)[1].estimator) == estimator]
 
 
@@ -179,7 +179,7 @@ def backbone(name: str, data_dir: Path) -> Answers:
             parameter += 0.1 * torch.randn(parameter.shape, generator=weight_generator)
     batch = TrainingData.of(config.task, built_family).batch(config.train, config.seed, 0)
     loss, _ = model.loss(batch, 0.5, generator(config.seed, "loss", 0))
-    # Use SGD, because Adam would amplify rounding errors in tiny gradients to the size of a step.
+    # Use SGD because Adam would amplify rounding errors in tiny gradients to the size of a step.
     descend(loss, model, torch.optim.SGD(model.parameters(), lr=1e-2), clip=1.0)
     with torch.inference_mode():
         points = built_family.sample(Request(EPISODES, 8, generator(0, "golden"))).context
@@ -219,7 +219,7 @@ def _tasks() -> list[str]:
 
 
 def _task_of(family: str) -> str:
-    """The task with the name of the family, or the first one that needs no data set."""
+    """Return the task named like the family, or the first task of the family."""
     of_family = [task for task in card_names("tasks") if canonical(load_task(task)[1].family) == family]
     if not of_family:
         raise SystemExit(f"no card names the family '{family}': write tasks/{family}.toml, like tasks/gp-mixture.toml")

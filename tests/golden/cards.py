@@ -1,6 +1,6 @@
-"""Write first cards, to be edited, for families and estimators without a card.
+"""Write initial cards, to be edited, for families and estimators without a card.
 
-The card of a family of functions is the card of `linear` without oracles. The card of a baseline has default settings.
+The card of a function family is the card of `linear` without oracles. A baseline card has the default settings.
 """
 
 import re
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def write_missing() -> list[str]:
-    """Write a card for every family of functions and every estimator without one, and return their paths."""
+    """Write a card for every function family and every estimator without a card, and return the paths."""
     of_tasks = {canonical(load_task(name)[1].family) for name in card_names("tasks")}
     of_baselines = {canonical(load_baseline(name)[1].estimator) for name in card_names("baselines")}
     families = [
@@ -33,7 +33,7 @@ def write_missing() -> list[str]:
 
 
 def task(family: str) -> str:
-    """Return the card of `linear` for another family."""
+    """Return the card of `linear`, changed to another family."""
     text = (ROOT / "tasks" / "linear.toml").read_text()
     text = re.sub(r'^(source|oracles) = [^\n]*\n|^notes = """.*?"""\n', "", text, flags=re.M | re.S)
     head = f'family = "{family}"\nsummary = "{FAMILIES.entry(family).summary}"\n'

@@ -20,7 +20,7 @@ Known = dict[str, dict[str, Any]]
 
 
 def defaults() -> Known:
-    """For each settings class, return the code versions of the classes with these settings, and the defaults of its
+    """For each settings class, return the code versions of the classes with these settings and the defaults of its
     keys.
     """
     entries: Known = {}
@@ -46,7 +46,7 @@ def _add(entries: Known, model: type[BaseModel], owner: str, code: Any) -> None:
 
 
 def have_equal_code(stored: dict[str, Any], today: dict[str, Any]) -> list[str]:
-    """Return the classes with these settings whose code versions equal the stored ones. Their defaults must not
+    """Return the classes with these settings whose code versions equal the stored versions. Their defaults must not
     change.
     """
     return [owner for owner, code in today["codes"].items() if stored["codes"].get(owner) == code]

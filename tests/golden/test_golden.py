@@ -1,6 +1,6 @@
 """A class whose answers change needs a new code version, so that cached results always belong to the current code.
 
-Answers are compared with a tolerance, because instruction sets round differently. Changes of formulas have far larger
+Answers are compared with a tolerance because instruction sets round differently. Changed formulas have far larger
 effects.
 """
 
@@ -22,12 +22,12 @@ CHANGED = (
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, numbers in KINDS.items() for name in numbers])
-def test_answers_equal_the_golden_answers_of_the_current_code_version(kind: str, name: str) -> None:
+def test_answers_equal_the_golden_answers(kind: str, name: str) -> None:
     entry = stored(kind).get(name)
     assert entry is not None, f"no golden answers of {name}; {MISSING}"
-    assert entry["number"] == KINDS[kind][name], f"the golden answers of {name} are those of another code; {MISSING}"
+    assert entry["number"] == KINDS[kind][name], f"the golden answers of {name} have another code version; {MISSING}"
     today = answers(kind, name)
-    assert today.keys() == entry["answers"].keys(), f"{name} has other questions; {MISSING}"
+    assert today.keys() == entry["answers"].keys(), f"the questions for {name} have changed; {MISSING}"
     for question, values in today.items():
         np.testing.assert_allclose(
             values, entry["answers"][question], rtol=2e-4, atol=2e-5, err_msg=f"{name}, {question}: {CHANGED}"
@@ -36,7 +36,7 @@ def test_answers_equal_the_golden_answers_of_the_current_code_version(kind: str,
 
 @pytest.mark.parametrize("model", sorted(defaults.defaults()))
 def test_a_default_changes_only_with_the_code_version(model: str) -> None:
-    """Identities omit settings that equal their default, so a changed default needs a new code version."""
+    """Identities omit settings with default values, so a changed default needs a new code version."""
     stored = defaults.stored().get(model)
     assert stored is not None, f"the defaults of {model} are not stored; {MISSING}"
     today = defaults.plain(defaults.defaults())[model]
@@ -47,11 +47,11 @@ def test_a_default_changes_only_with_the_code_version(model: str) -> None:
     }
     unraised = defaults.have_equal_code(stored, today)
     assert not changed or not unraised, f"{changed} of {', '.join(unraised)}: {CHANGED}"
-    assert stored == today, f"the stored defaults of {model} are not those of today; {MISSING}"
+    assert stored == today, f"the stored defaults of {model} are out of date; {MISSING}"
 
 
 def test_only_missing_answers_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Changed answers with an unchanged code version are not stored, so that the tests above fail."""
+    """Changed answers of an unchanged code version are not stored, so the tests above fail."""
     monkeypatch.setattr(golden, "_path", lambda kind: tmp_path / f"{kind}.json")
     monkeypatch.setattr(golden, "_questions", lambda kind, name: today.keys())
     monkeypatch.setattr(golden, "answers", lambda kind, name: today)
@@ -88,7 +88,7 @@ def test_the_stub_imports_all_registered_architectures() -> None:
     assert without != text and stub.with_architectures(without) == text
 
 
-def test_a_generated_first_card_can_be_read(tmp_path: Path) -> None:
+def test_generated_cards_are_valid(tmp_path: Path) -> None:
     path = tmp_path / "relu.toml"
     path.write_text(cards.task("relu-network"))
     _, card = load_task(str(path))
