@@ -1,1 +1,1 @@
-"""Tests that the pages, figures and numbers of the documentation agree with the packed results."""
+"""Check that the pages, figures and numbers of the documentation agree with the packed results."""

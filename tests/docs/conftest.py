@@ -1,4 +1,4 @@
-"""Fixtures: the packed results, which are read once for all tests of this folder."""
+"""Fixture: the packed results, which are read once for all tests of this folder."""
 
 import pytest
 

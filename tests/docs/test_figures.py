@@ -1,4 +1,4 @@
-"""The figures of the README agree with the packed tables."""
+"""The figures in the README agree with the packed tables."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Quantities on the pages equal direct computations with pandas on the packed tables."""
+"""Quantities on the pages equal direct computations from the packed tables."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from iclbench.report.sections import named_pairs
 
 pytestmark = pytest.mark.docs
 
-# Packed rows of two small sweeps, whose values do not matter for these tests.
+# Packed rows of two small sweeps. The tests do not depend on their values.
 PACKED = ROOT / "tests" / "fixtures" / "packed"
 
 
@@ -23,7 +23,7 @@ def linear() -> Reference:
     return Reference(PACKED, ["linear"])
 
 
-def test_tasks_with_a_common_prefix_can_be_selected_by_the_prefix(tmp_path: Path) -> None:
+def test_files_are_selected_for_tasks_whose_names_share_a_prefix(tmp_path: Path) -> None:
     for name in ("linear-grid", "linear-10-small", "bursty-grid"):
         (tmp_path / f"{name}.values.parquet").touch()
     with nothing_but(tmp_path, ["linear", "linear-10"]) as results:
@@ -46,7 +46,7 @@ def test_a_lead_is_the_mean_of_paired_differences_with_a_student_t_interval(line
     ].mean(axis=1)
     areas = values("linear", "grid").query("metric == 'auc' and shift == 'none'").set_index("run")["value"]
     gaps /= areas["zero"] - areas["ridge"]
-    half = 1.9693 * gaps.std() / 256**0.5  # the quantile of Student's t with 255 degrees of freedom
+    half = 1.9693 * gaps.std() / 256**0.5  # 97.5 % quantile of Student's t with 255 degrees of freedom
     lead = linear.lead("mamba", "gpt2", "linear")
     assert [lead.value, lead.low, lead.high] == pytest.approx(
         [gaps.mean(), gaps.mean() - half, gaps.mean() + half], abs=2e-5
@@ -58,13 +58,13 @@ def test_a_lead_is_the_mean_of_paired_differences_with_a_student_t_interval(line
     assert linear.score("mamba", "linear") == pytest.approx(np.mean(expected_scores))
 
 
-def test_the_error_beyond_the_trained_length_is_a_ratio_on_the_same_prompts(linear: Reference) -> None:
+def test_extrapolation_is_the_ratio_of_errors_beyond_and_at_the_trained_length(linear: Reference) -> None:
     rows = values("linear", "grid").query("shift == 'points-48' and metric == 'squared_error' and contestant == 's4'")
     errors = rows.groupby("n_context")["value"].mean()
     assert linear.beyond("s4", tasks=["linear"]) == pytest.approx(errors[48] / errors[12])
 
 
-def test_costs_and_cells_are_counted(linear: Reference) -> None:
+def test_costs_are_averaged_and_cells_are_counted(linear: Reference) -> None:
     costs = pd.read_parquet(PACKED / "linear-grid.costs.parquet")
     flops = costs.query("contestant == 'tnp' and phase == 'update' and metric == 'flops' and n_points == 256")["value"]
     assert linear.cost("tnp", "linear", "update", "flops", 256) == pytest.approx(flops.mean())
@@ -72,7 +72,7 @@ def test_costs_and_cells_are_counted(linear: Reference) -> None:
     assert len(linear.cells("done", preset="grid")) == (cells["status"].eq("done") & cells["preset"].eq("grid")).sum()
 
 
-def test_accuracies_are_those_among_admissible_labels() -> None:
+def test_accuracies_are_computed_within_the_admissible_labels() -> None:
     rows = values("bursty", "small").query("evaluator == 'icl' and metric == 'accuracy_within_choices'")
     rows = rows[rows["axis"].isna()].set_index("run")["value"]
     expected = rows[[f"bursty-coqe-small-s{seed}" for seed in (0, 1, 2)]].mean()
@@ -88,7 +88,7 @@ def test_agreement_with_a_published_order_is_kendalls_tau(linear: Reference) -> 
     )
 
 
-def test_agreement_of_two_seeds_is_kendalls_tau(linear: Reference) -> None:
+def test_agreements_between_seeds_and_under_shifts_are_kendalls_tau(linear: Reference) -> None:
     models = ["s4", "tnp", "gpt2", "mamba"]
     first, second = np.array([linear.scores(model, "linear") for model in models]).T
     assert linear.seed_agreement(models, "linear") == pytest.approx(stats.kendalltau(first, second).statistic)
@@ -100,7 +100,7 @@ def test_agreement_of_two_seeds_is_kendalls_tau(linear: Reference) -> None:
     )
 
 
-def test_shifts_beyond_seeds_have_a_lower_tau_than_the_two_seeds(linear: Reference, monkeypatch: MonkeyPatch) -> None:
+def test_shifts_with_a_lower_tau_than_two_seeds_are_listed(linear: Reference, monkeypatch: MonkeyPatch) -> None:
     taus = {"skewed": 0.5, "orthants": 0.8, "input-scale-2": 0.6, "isotropic": 0.1}
     monkeypatch.setitem(linear.__dict__, "quantities", {"CORE": ["mamba"], "FUNCTIONS": ["linear"]})
     monkeypatch.setattr(linear, "shift_agreement", lambda core, task, shift: taus[shift])
@@ -108,7 +108,7 @@ def test_shifts_beyond_seeds_have_a_lower_tau_than_the_two_seeds(linear: Referen
     assert linear.inputs_beyond_seeds() == [("linear", "skewed"), ("linear", "input-scale-2")]
 
 
-def test_rankings_of_shorter_runs_follow_their_areas() -> None:
+def test_rankings_of_shorter_runs_are_computed_from_their_areas() -> None:
     reference, models = Reference(tasks=["quadratic"]), ["gpt2", "mamba", "s4d", "tnp", "cnp", "cmanp"]
     rows = pd.read_parquet(reference.packed / "quadratic-grid.values.parquet")
     rows = rows[rows["metric"].eq("auc") & rows["shift"].eq("none") & rows["evaluator"].eq("next")]
@@ -129,7 +129,7 @@ def test_rankings_of_shorter_runs_follow_their_areas() -> None:
     assert len(seed_areas) == 2
     best = score("tnp") - (seed_areas.min() - areas.loc["tnp", 3000]) / span
     assert reference.after_seeds("tnp", "quadratic", 0.25)[-1] == pytest.approx(best)
-    # The expected area is interpolated linearly over the logarithm of operations, which are proportional to the steps.
+    # The expected area is interpolated linearly in the logarithm of operations, which are proportional to the steps.
     operations = {model: reference.cost(model, "quadratic", "train_step", "flops") for model in models}
     fewest = min(operations, key=lambda model: operations[model])
     at_compute = reference.at_compute(models, "quadratic")
@@ -142,7 +142,7 @@ def test_rankings_of_shorter_runs_follow_their_areas() -> None:
     assert len(at_compute) > 4 and reference.compute_agreement(models, "quadratic") == pytest.approx(tau)
 
 
-def test_only_prespecified_pairs_are_compared_over_runs(linear: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_prespecified_pairs_are_compared_across_seeds(linear: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LookupError, match="mamba and cnp"):
         linear.pair("mamba", "cnp", "linear")
     with pytest.raises(LookupError, match=r"mamba and s4d .* seeds"):
@@ -157,7 +157,7 @@ def test_only_prespecified_pairs_are_compared_over_runs(linear: Reference, monke
     )
 
 
-def test_hours_equal_the_sum_over_cells(linear: Reference) -> None:
+def test_hours_are_the_sum_over_training_cells(linear: Reference) -> None:
     cells = pd.read_parquet(PACKED / "linear-grid.cells.parquet").query("kind == 'train' and status == 'done'")
     assert linear.hours() == pytest.approx(cells["seconds"].sum() / 3600)
 
@@ -168,7 +168,7 @@ def test_the_cost_of_models_is_the_sum_over_their_runs(linear: Reference) -> Non
     expense = linear.expense(["mamba", "gpt2"], "linear")
     assert expense.runs == len(cells)
     assert expense.hours == pytest.approx(cells["seconds"].sum() / 3600)
-    assert np.isnan(expense.flops), "the fixture has no operations of training runs"
+    assert np.isnan(expense.flops), "the fixture has no training operations"
     with pytest.raises(LookupError, match="cnp-of-mine"):
         linear.expense(["mamba", "cnp-of-mine"], "linear")
 
@@ -184,7 +184,7 @@ def test_a_claim_replicates_only_if_its_condition_holds() -> None:
     assert lowest_after_peak([0.1, 0.9]) == 0.9
 
 
-def test_a_published_number_is_that_of_a_unique_entry_of_the_card() -> None:
+def test_a_published_number_must_match_a_single_entry_of_the_card() -> None:
     assert published("gp-mixture", "icicl-tnp", n_related=1, shift="none") == -0.499
     assert published("sst2", "GPT2-Large+deep-thinking") == 0.857
     assert published("simple", "Mamba-2.8B", n_context=5) == 0.85
@@ -192,7 +192,7 @@ def test_a_published_number_is_that_of_a_unique_entry_of_the_card() -> None:
         published("gp-mixture", "icicl-tnp")
 
 
-def test_compared_numbers_and_operations_equal_the_card_and_the_tables() -> None:
+def test_the_comparison_with_published_numbers_agrees_with_the_card_and_the_tables() -> None:
     reference = Reference(tasks=["gp-mixture"])
     rows = reference.compared("gp-mixture").set_index(["contestant", "shift", "n_related"])
     packed = pd.read_parquet(ROOT / "results" / "reference" / "gp-mixture-grid.values.parquet")
@@ -206,7 +206,7 @@ def test_compared_numbers_and_operations_equal_the_card_and_the_tables() -> None
     assert expense.flops == pytest.approx(expense.runs * flops)
 
 
-def test_best_rates_equal_those_of_the_packed_trials() -> None:
+def test_best_rates_and_expected_scores_agree_with_the_packed_trials() -> None:
     reference = Reference(tasks=["sparse-linear"])
     trials = pd.read_parquet(reference.packed / "sparse-linear-grid.trials.parquet").query("contestant == 'gpt2'")
     means = trials.groupby("lr")["value"].mean()
@@ -216,7 +216,7 @@ def test_best_rates_equal_those_of_the_packed_trials() -> None:
         reference.rates("tabular")
 
 
-def test_a_number_of_a_benchmark_is_read_from_its_table(tmp_path: Path) -> None:
+def test_a_benchmark_number_is_read_from_its_table(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text(
         "# A\n\n| what | seed | ours | ratio |\n| --- | --- | --- | --- |\n| a batch | 0 | 1,204.5 [3, 4] | 8.0x |\n"
         "| | 1 | −2 | |\n"

@@ -1,4 +1,4 @@
-"""Pages equal their rendered templates. False statements, missing values and unmarked digits raise errors."""
+"""Pages equal their rendered templates. False statements, missing values and unmarked digits are errors."""
 
 import re
 import shutil
@@ -35,7 +35,7 @@ def test_the_findings_are_short() -> None:
 
 
 def test_a_paragraph_of_the_findings_has_at_most_three_numbers() -> None:
-    """A value with its interval counts as one number. Tables and code may have more numbers."""
+    """A value with its interval counts as one number. Tables and code are not counted."""
     prose = re.sub(r"^(\||    ).*$", "", FINDINGS.read_text(), flags=re.MULTILINE)
     prose = re.sub(r"`[^`]*`|\]\([^)]*\)| \[[^\]]*, [^\]]*\]|[A-Za-z]\S*-\d+", "", prose)
     paragraphs = [part for paragraph in prose.split("\n\n") for part in re.split(r"^- ", paragraph, flags=re.MULTILINE)]
@@ -45,7 +45,7 @@ def test_a_paragraph_of_the_findings_has_at_most_three_numbers() -> None:
 
 @pytest.fixture
 def changed_reference(tmp_path: Path) -> Reference:
-    """Packed results in which one score of Mamba is higher by 0.01, and all errors of GPT-2 equal those of Mamba."""
+    """Packed results in which the score of one Mamba run is higher by 0.01."""
     for path in PACKED.glob("linear-grid.*.parquet"):
         shutil.copy(path, tmp_path)
     path = tmp_path / "linear-grid.values.parquet"
@@ -56,7 +56,7 @@ def changed_reference(tmp_path: Path) -> Reference:
     return Reference(tmp_path, ["linear"])
 
 
-def test_a_changed_value_changes_the_page_and_reverses_a_statement(changed_reference: Reference) -> None:
+def test_a_changed_value_changes_the_page_and_makes_a_statement_false(changed_reference: Reference) -> None:
     unchanged = Reference(PACKED, ["linear"])
     text = 'Mamba scores {{ number(score("mamba", "linear"), 4) }}.'
     assert render(text, unchanged.quantities) != render(text, changed_reference.quantities)
@@ -89,7 +89,7 @@ def test_the_error_for_a_value_without_rows_names_its_line(changed_reference: Re
         ("````\n```\n5\n```\n````\nsix 6", [(6, "6")]),
     ],
 )
-def test_digits_in_text_must_be_computed_or_marked(text: str, digits: list[tuple[int, str]]) -> None:
+def test_numbers_in_text_must_be_computed_or_marked(text: str, digits: list[tuple[int, str]]) -> None:
     assert list(unmarked(text)) == digits
     if digits:
         with pytest.raises(StatementError, match="neither computed nor given"):

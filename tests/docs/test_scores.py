@@ -1,4 +1,4 @@
-"""The leaderboards of a report on the packed results equal those of `scores`."""
+"""The leaderboards in a report of the packed results equal the leaderboards of `scores`."""
 
 import pandas as pd
 import pytest
@@ -14,7 +14,7 @@ QUESTIONS = {"next": (next_section, "auc"), "targets": (targets_section, "log_li
 
 @pytest.mark.slow
 @pytest.mark.parametrize("evaluator", QUESTIONS)
-def test_order_ranks_and_differences_in_the_report_equal_those_of_scores(reference: Reference, evaluator: str) -> None:
+def test_order_ranks_and_differences_of_report_leaderboards_equal_scores(reference: Reference, evaluator: str) -> None:
     section, by = QUESTIONS[evaluator]
     sections = [
         (task, leaderboard_section)
