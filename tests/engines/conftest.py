@@ -22,8 +22,8 @@ class Engine:
 
     Attributes:
         name: the value of `--engine`.
-        environment: environment variables with which the command finds the cluster.
-        worker: a text that the command line of worker processes contains.
+        environment: environment variables from which the command finds the cluster.
+        worker: a part of the command line of worker processes.
         options: additional options of `iclbench sweep`.
     """
 
@@ -53,7 +53,7 @@ class Engine:
         return process.returncode, output
 
     def workers(self) -> list[int]:
-        """The process ids of the workers."""
+        """Return the process ids of the workers."""
         pids = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
@@ -76,7 +76,7 @@ class Engine:
 
 
 def write_engine_settings(folder: Path, engine: str, **settings: object) -> dict[str, str]:
-    """Write engine settings of the user, and return the environment in which a command finds them."""
+    """Write a user's engine settings, and return the environment in which commands find them."""
     (folder / "iclbench").mkdir(parents=True, exist_ok=True)
     (folder / "iclbench" / "engines.toml").write_text(tomli_w.dumps({engine: settings}))
     return {"XDG_CONFIG_HOME": str(folder)}
@@ -140,8 +140,8 @@ def expected(large_grid: Path, local: Engine, tmp_path_factory: pytest.TempPathF
 
 
 def wait_for(condition: object, seconds: float = 120) -> None:
-    """Wait until the condition holds, at most for the given number of seconds."""
+    """Wait until the condition holds, or fail after the given number of seconds."""
     deadline = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "the condition does not hold in time"
+        assert time.monotonic() < deadline, "the condition did not hold in time"
         time.sleep(0.1)

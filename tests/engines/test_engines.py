@@ -1,4 +1,4 @@
-"""Every engine gives the tables of the local engine, even after killed processes, and reports clear errors."""
+"""Every engine gives the tables of the local engine, even if processes are killed, and reports errors in one line."""
 
 import json
 import os
@@ -17,13 +17,13 @@ KILLS = 10
 
 
 def tables(results: Path) -> dict[str, bytes]:
-    """The contents of the tables of values and of the weights, by path."""
+    """Return the contents of the value tables and weights, by path."""
     paths = [*results.rglob("*values.parquet"), *results.rglob("model.safetensors")]
     return {path.relative_to(results).as_posix(): path.read_bytes() for path in paths}
 
 
 def sweep_until_done(engine: Engine, grid: Path, results: Path) -> str:
-    """Repeat the command until all cells are done, because cells fail if their workers are killed twice."""
+    """Repeat the command until all cells are done. A cell fails if its worker is killed twice."""
     for _ in range(8):
         code, output = engine.sweep(grid, results)
         if code == 0:
@@ -31,7 +31,7 @@ def sweep_until_done(engine: Engine, grid: Path, results: Path) -> str:
     raise AssertionError(output)
 
 
-def test_tables_equal_those_of_the_local_engine(
+def test_tables_equal_the_tables_of_the_local_engine(
     engine: Engine, large_grid: Path, expected: Path, tmp_path: Path
 ) -> None:
     code, output = engine.sweep(large_grid, tmp_path / "r")
@@ -46,7 +46,7 @@ def test_killed_workers_do_not_change_the_tables(
     engine: Engine, large_grid: Path, expected: Path, tmp_path: Path
 ) -> None:
     killed = 0
-    while killed < KILLS:  # the same command repeats cells whose workers were killed twice
+    while killed < KILLS:  # the repeated command retries cells whose workers were killed twice
         process = engine.start(large_grid, tmp_path / "r")
         while killed < KILLS and process.poll() is None:
             time.sleep(3)
@@ -57,7 +57,7 @@ def test_killed_workers_do_not_change_the_tables(
     assert tables(tmp_path / "r") == tables(expected)
 
 
-def test_the_same_command_continues_after_a_killed_parent(
+def test_a_sweep_continues_after_its_parent_is_killed(
     engine: Engine, large_grid: Path, expected: Path, tmp_path: Path
 ) -> None:
     for _ in range(3):
@@ -82,7 +82,7 @@ def test_ctrl_c_writes_checkpoints_and_cancels_all_jobs(
     assert tables(tmp_path / "r") == tables(expected)
 
 
-def test_a_second_ctrl_c_ends_the_sweep_without_loss_of_results(
+def test_a_second_ctrl_c_ends_the_sweep_without_losing_results(
     engine: Engine, large_grid: Path, expected: Path, tmp_path: Path
 ) -> None:
     process = engine.start(large_grid, tmp_path / "r")
@@ -96,7 +96,7 @@ def test_a_second_ctrl_c_ends_the_sweep_without_loss_of_results(
     assert tables(tmp_path / "r") == tables(expected)
 
 
-def test_a_run_that_cannot_start_does_not_fail_others(engine: Engine, large_grid: Path, tmp_path: Path) -> None:
+def test_a_run_that_cannot_start_does_not_fail_other_runs(engine: Engine, large_grid: Path, tmp_path: Path) -> None:
     (tmp_path / "r" / "runs").mkdir(parents=True)
     (tmp_path / "r" / "runs" / "tiny-linear-gpt2-smoke-s0").write_text("a file")
     code, output = engine.sweep(large_grid, tmp_path / "r")
@@ -130,7 +130,7 @@ def test_a_cancelled_job_is_not_requeued(slurm: Engine, large_grid: Path, expect
     assert tables(tmp_path / "r") == tables(expected)
 
 
-def test_a_detached_sweep_has_a_status_and_is_collected(
+def test_a_detached_sweep_reports_its_status_and_is_collected_by_the_next_command(
     slurm: Engine, large_grid: Path, expected: Path, tmp_path: Path
 ) -> None:
     code, output = slurm.sweep(large_grid, tmp_path / "r", "--detach")
@@ -185,7 +185,7 @@ def test_a_lost_node_does_not_change_the_tables(ray: Engine, large_grid: Path, e
         ({"account": "x", "options": {"nosuch": 1}}, "unrecognized option"),
     ],
 )
-def test_errors_of_slurm_are_reported_in_one_line(
+def test_slurm_errors_are_reported_in_one_line(
     slurm: Engine, large_grid: Path, tmp_path: Path, table: dict[str, object], text: str
 ) -> None:
     environment = slurm.environment | write_engine_settings(tmp_path / "c", "slurm", poll=0.2, **table)
@@ -195,7 +195,9 @@ def test_errors_of_slurm_are_reported_in_one_line(
     assert output.startswith("error: ") and len(output.splitlines()) == 1
 
 
-def test_missing_resources_of_ray_are_refused_in_one_line(ray: Engine, large_grid: Path, tmp_path: Path) -> None:
+def test_unavailable_ray_clusters_and_resources_are_refused_in_one_line(
+    ray: Engine, large_grid: Path, tmp_path: Path
+) -> None:
     settings_file = Path(ray.environment["XDG_CONFIG_HOME"], "iclbench", "engines.toml")
     address = tomllib.loads(settings_file.read_text())["ray"]["address"]
     for table, expected_code, text in (
