@@ -1,4 +1,4 @@
-"""Rows of the table `values` for tests, completed with the columns that follow from names."""
+"""Rows of the table `values` for tests, completed with the columns that names imply."""
 
 import re
 from typing import Any

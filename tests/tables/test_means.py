@@ -1,4 +1,4 @@
-"""Means over seeds, against NumPy and SciPy."""
+"""Means over seeds, compared with NumPy and SciPy."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ ACCURACIES = [0.91, 0.99, 0.98]
 
 
 def runs(**columns: list[object]) -> pd.DataFrame:
-    """Rows of two runs of one contestant and one run of another contestant."""
+    """Return rows for two runs of one contestant and one run of another."""
     rows = {"contestant": ["gpt2", "gpt2", "s4"], "run": ["gpt2-s1", "gpt2-s0", "s4-s0"], "value": [3.0, 1.0, 5.0]}
     intervals = {"low": [2.0, 0.5, 4.0], "high": [4.0, 1.5, 6.0], "n_episodes": [64, 32, 64]}
     return pd.DataFrame(rows | intervals | columns)
 
 
 def scores_by_set(values: list[float], **columns: object) -> pd.DataFrame:
-    """The scores of a language model on several sets of demonstrations."""
+    """Return the scores of a language model for several sets of demonstrations."""
     rows = {"metric": "accuracy", "demo_seed": range(len(values)), "value": values}
     intervals = {"low": np.subtract(values, 0.3), "high": np.add(values, 0.3), "n_episodes": 40, "run": "lm"}
     return pd.DataFrame(rows | intervals | columns)
 
 
-def test_a_mean_over_runs_has_the_envelope_of_their_intervals() -> None:
+def test_the_interval_of_a_mean_over_runs_is_the_envelope_of_their_intervals() -> None:
     gpt2, s4 = means_over_seeds(runs(), ["contestant"]).to_dict("records")
     assert (gpt2["value"], gpt2["low"], gpt2["high"], gpt2["n_episodes"]) == (2.0, 0.5, 4.0, 32)
     assert (gpt2["lowest"], gpt2["highest"], gpt2["sd"]) == (1.0, 3.0, pytest.approx(np.std([1.0, 3.0], ddof=1)))
@@ -42,14 +42,14 @@ def test_the_mean_over_a_single_run_equals_its_row() -> None:
     pd.testing.assert_frame_equal(single_mean, means_over_seeds(rows, ["contestant"]).iloc[1:].reset_index(drop=True))
 
 
-def test_rows_are_grouped_by_missing_values_and_costs_have_no_interval() -> None:
+def test_missing_values_form_a_group_and_means_of_costs_have_no_interval() -> None:
     costs = runs(n_points=[8, 8, None]).drop(columns=["low", "high"])
     means = means_over_seeds(costs, ["contestant", "n_points", "n_episodes"])
     assert len(means) == 3 and "low" not in means
     assert means_over_seeds(costs.drop(columns="n_episodes"), ["n_points"])["value"].tolist() == [2.0, 5.0]
 
 
-def test_a_mean_over_sets_of_demonstrations_has_a_t_interval_that_is_clipped_to_1_for_proportions() -> None:
+def test_means_over_demonstration_sets_have_t_intervals_clipped_at_1_for_proportions() -> None:
     (row,) = means_over_seeds(scores_by_set(ACCURACIES), ["metric"], "demo_seed").to_dict("records")
     expected = stats.ttest_1samp(ACCURACIES, 0).confidence_interval(0.95)
     assert expected.high > 1
@@ -61,7 +61,7 @@ def test_a_mean_over_sets_of_demonstrations_has_a_t_interval_that_is_clipped_to_
     assert (loss["low"], loss["high"]) == pytest.approx(tuple(expected))
 
 
-def test_a_single_set_of_demonstrations_has_its_interval_over_queries() -> None:
+def test_a_single_demonstration_set_keeps_its_interval_over_queries() -> None:
     two_metrics = pd.concat(
         [scores_by_set(ACCURACIES), scores_by_set([0.5]).assign(metric="accuracy_first_token")],
         ignore_index=True,
@@ -71,18 +71,18 @@ def test_a_single_set_of_demonstrations_has_its_interval_over_queries() -> None:
         assert (row["low"], row["high"]) == pytest.approx((0.2, 0.8))
 
 
-def test_figures_and_tables_have_the_same_interval() -> None:
+def test_tables_and_figures_compute_the_same_interval() -> None:
     values = [0.3, 0.7, 0.45, 0.1]
     mean = means_over_seeds(scores_by_set(values, metric="cross_entropy"), ["metric"], "demo_seed").iloc[0]
     assert mean[["value", "low", "high"]].to_dict() == pytest.approx(student_interval(np.array(values)), rel=1e-14)
 
 
-def test_a_mean_has_the_smallest_number_of_episodes() -> None:
+def test_a_mean_reports_the_smallest_number_of_episodes() -> None:
     rows = scores_by_set(ACCURACIES, n_episodes=[40, 16, 40])
     assert means_over_seeds(rows, ["metric"], "demo_seed")["n_episodes"].tolist() == [16]
 
 
-def test_rows_with_the_keys_of_a_failed_row_are_removed() -> None:
+def test_rows_that_share_the_keys_of_a_failed_row_are_removed() -> None:
     rows = runs(shift=["none", "none", None])
     failed = pd.DataFrame({"contestant": ["s4", "gpt2"], "shift": [pd.NA, "scaled"]})
     assert without_failed(rows, failed, ["contestant", "shift"])["run"].tolist() == ["gpt2-s1", "gpt2-s0"]

@@ -1,4 +1,4 @@
-"""Result tables: validation on writing and reading, and reading of folders with damaged files."""
+"""Result tables: validation on writing and reading, and folders with damaged files."""
 
 import logging
 import random
@@ -67,8 +67,8 @@ def test_rows_are_read_with_the_written_values_and_types(tmp_path: Path) -> None
     assert tables.metadata(path) == {"table": "values", "schema": "3", "task": "linear"}
 
 
-def test_small_files_have_no_empty_columns(tmp_path: Path) -> None:
-    """The first file has no seed, and a float cannot represent the seed of the second file exactly."""
+def test_empty_columns_are_not_stored_in_files(tmp_path: Path) -> None:
+    """The first file has no seed, and the seed of the second file cannot be represented as a float."""
     seed = 2**62 + 1
     small = _write(tmp_path, [ROW | {"seed": None}], "a")
     _write(tmp_path, [ROW | {"run": f"run-{n}", "seed": seed, "tuned": True} for n in range(100)], "b")
@@ -101,10 +101,10 @@ def test_equal_rows_give_identical_files(tmp_path: Path) -> None:
 def test_invalid_rows_are_refused(tmp_path: Path, change: dict[str, Any], names: list[str]) -> None:
     with refused("bad-data", "'values'", *names, exit_code=1):
         _write(tmp_path, [ROW | change])
-    assert not list(tmp_path.iterdir()), "no file and no temporary file"
+    assert not list(tmp_path.iterdir()), "neither a file nor a temporary file remains"
 
 
-def test_a_computed_nan_in_a_nullable_column_is_refused() -> None:
+def test_an_unmasked_nan_in_a_nullable_column_is_refused() -> None:
     frame = tables.frame("values", [ROW])
     frame["value"] = pd.arrays.FloatingArray(np.array([np.nan]), np.array([False]))
     with refused("bad-data", "'values'", "status", "value", exit_code=1):
@@ -117,7 +117,7 @@ def test_unknown_and_missing_columns_are_refused() -> None:
         tables.validate("values", frame)
 
 
-def test_two_rows_of_one_measurement_are_refused(tmp_path: Path) -> None:
+def test_two_rows_for_the_same_measurement_are_refused(tmp_path: Path) -> None:
     with refused("duplicate", "'values'", "'zero'", exit_code=1):
         _write(tmp_path, [ROW, ROW | {"value": 2.0}])
 
@@ -126,17 +126,19 @@ def test_two_rows_of_one_measurement_are_refused(tmp_path: Path) -> None:
     "change",
     [{"contestant": "mean"}, {"task": "other"}, {"seed": 1}, {"shift": "noisy"}, {"axis": "layer", "axis_value": 1.0}],
 )
-def test_rows_that_differ_in_a_key_are_two_measurements(change: dict[str, Any]) -> None:
+def test_rows_with_different_keys_are_different_measurements(change: dict[str, Any]) -> None:
     assert len(tables.frame("values", [ROW, ROW | change])) == 2
 
 
-def test_costs_of_one_baseline_on_two_tasks_or_presets_are_two_measurements() -> None:
+def test_costs_on_different_tasks_or_presets_are_different_measurements() -> None:
     assert len(tables.frame("costs", [COST, COST | {"task": "other"}, COST | {"preset": "small"}])) == 3
     with refused("duplicate", "'costs'", exit_code=1):
         tables.frame("costs", [COST, COST | {"value": 2.0}])
 
 
-def test_a_file_without_a_later_optional_column_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_written_before_an_optional_column_was_added_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "old.values.parquet"
     with monkeypatch.context() as patch:
         patch.delitem(tables.SCHEMAS["values"], "commit")
@@ -218,7 +220,7 @@ def test_temporary_files_are_not_read(tmp_path: Path) -> None:
     assert tables.read_all("values", tmp_path).empty
 
 
-def test_metadata_of_a_file_that_is_not_a_table_are_empty(tmp_path: Path) -> None:
+def test_the_metadata_of_a_missing_or_invalid_file_is_empty(tmp_path: Path) -> None:
     (tmp_path / "x.values.parquet").write_bytes(b"PAR1")
     assert tables.metadata(tmp_path / "x.values.parquet") == {}
     assert tables.metadata(tmp_path / "none.parquet") == {}
@@ -229,7 +231,7 @@ def test_every_flipped_bit_of_a_table_is_detected(tmp_path: Path) -> None:
     content = _write(tmp_path, [ROW]).read_bytes()
     digests.check(content)
     key = content.rfind(digests.KEY.encode())
-    # All bytes except the key of the digest, because a file without this key has no digest.
+    # Skip the key of the digest, because a file without this key has no digest.
     positions = (*range(0, key, 7), *range(key + len(digests.KEY), len(content)))
     random_bits = random.Random(0)
     for i in positions:
@@ -237,10 +239,10 @@ def test_every_flipped_bit_of_a_table_is_detected(tmp_path: Path) -> None:
             digests.check(content[:i] + bytes([content[i] ^ 1 << random_bits.randrange(8)]) + content[i + 1 :])
 
 
-def test_a_file_with_a_changed_number_is_refused_and_other_files_are_read(
+def test_a_file_with_a_changed_number_is_refused_but_other_files_are_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Small files are not compressed, so the changed number would be read if there were no digest."""
+    """Small files are not compressed, so without a digest the changed number would be read."""
     bad, good = (_write(tmp_path, [ROW | {"run": name, "value": 0.123}], name) for name in ("a", "b"))
     number = np.float64(0.123).tobytes()
     content = bad.read_bytes()
@@ -265,7 +267,9 @@ def test_a_table_without_a_digest_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("schema", [tables.SCHEMA_VERSION - 1, tables.SCHEMA_VERSION + 1])
-def test_a_table_of_another_schema_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schema: int) -> None:
+def test_a_table_with_a_different_schema_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schema: int
+) -> None:
     path = tmp_path / "costs.parquet"
     monkeypatch.setattr("iclbench.tables.parquet.SCHEMA_VERSION", schema)
     tables.write("costs", [], path, {})
@@ -277,7 +281,7 @@ def test_a_table_of_another_schema_is_refused(tmp_path: Path, monkeypatch: pytes
     assert tables.metadata(path)["schema"] == str(tables.SCHEMA_VERSION)
 
 
-def test_a_table_is_read_exactly_as_it_was_written(tmp_path: Path) -> None:
+def test_a_table_is_read_exactly_as_written(tmp_path: Path) -> None:
     """Columns are not inferred from the name of a contestant or a shift."""
     values = {"contestant": "my+repeat-net", "model": None, "shift": "points-8", "metric": "score"}
     expected = ROW | values | {"reason": "x: 1 is y"}
@@ -289,11 +293,11 @@ def test_a_table_is_read_exactly_as_it_was_written(tmp_path: Path) -> None:
     assert path.read_bytes() == content
 
 
-def test_equal_strings_of_a_table_are_one_python_object() -> None:
+def test_equal_strings_in_a_table_share_one_python_object() -> None:
     strings = pd.DataFrame({"name": pd.array(["a", None, "b", "a"], dtype="string"), "n": [1, 2, 3, 4]})
     converted = tables.with_python_strings(strings)
     assert converted["name"].dtype == pd.StringDtype("python")
     assert converted["name"].isna().tolist() == [False, True, False, False]
     assert converted["name"].dropna().tolist() == ["a", "b", "a"] and converted["n"].tolist() == [1, 2, 3, 4]
     assert converted["name"].array[0] is converted["name"].array[3]
-    assert strings["name"].dtype.storage == "pyarrow", "the frame itself is not changed"
+    assert strings["name"].dtype.storage == "pyarrow", "the original frame does not change"
