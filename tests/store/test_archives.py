@@ -1,4 +1,4 @@
-"""Archives of weights: unpacked runs equal the trained runs, and damaged archives raise errors."""
+"""Weight archives: unpacked runs equal the trained runs, and damaged archives raise errors."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def test_archives_do_not_depend_on_the_order_of_runs(trained_runs: list[Run], ar
     assert archive.read_bytes() == content
 
 
-def test_load_unpacks_a_run_of_an_archive(trained_runs: list[Run], archive: Path, tmp_path: Path) -> None:
+def test_load_unpacks_a_run_from_an_archive(trained_runs: list[Run], archive: Path, tmp_path: Path) -> None:
     loaded = icl.load(f"reference/{trained_runs[0].name}", tmp_path, device="cpu")
     model = trained_runs[0].load()
     assert all(torch.equal(a, b) for a, b in zip(loaded.model.parameters(), model.parameters(), strict=True))
     assert icl.load(f"reference/{trained_runs[0].name}", tmp_path).run.path == loaded.run.path
 
 
-def test_a_run_with_the_same_name_and_other_settings_does_not_count_as_the_archived_run(
+def test_a_run_with_the_same_name_but_different_settings_does_not_count_as_the_archived_run(
     trained_runs: list[Run], archive: Path, tmp_path: Path
 ) -> None:
     run = icl.train(icl.task("linear", "smoke"), "cnp", results=tmp_path, steps=3)
@@ -66,10 +66,10 @@ def test_a_run_with_the_same_name_and_other_settings_does_not_count_as_the_archi
     assert archives.find(tmp_path, run.name).config.train.steps == 3
 
 
-def test_a_run_with_equal_settings_and_other_weights_does_not_count_as_the_archived_run(
+def test_a_run_with_equal_settings_but_different_weights_does_not_count_as_the_archived_run(
     trained_runs: list[Run], archive: Path, tmp_path: Path
 ) -> None:
-    """One weight differs by one bit, as it may after training on another machine."""
+    """One weight differs by one bit, as may happen after training on another machine."""
     name = trained_runs[1].name
     run = archives.find(tmp_path, name)
     weights = load_file(run.weights)
@@ -83,7 +83,7 @@ def test_a_run_with_equal_settings_and_other_weights_does_not_count_as_the_archi
     assert main(["eval", f"reference/{name}", "--results", str(tmp_path)]) == 2
     assert not (tmp_path / "tables").exists()
     assert torch.equal(load_file(icl.load(name, tmp_path).run.weights)[key], weights[key]), (
-        "the name without the archive loads the run of the folder"
+        "without the archive name, the run in the folder is loaded"
     )
 
 
@@ -125,7 +125,7 @@ def test_damaged_archives_raise_errors(archive: Path, tmp_path: Path, caplog: py
 
 
 def test_unpacking_does_not_overwrite_runs_or_weights(trained_runs: list[Run], archive: Path, tmp_path: Path) -> None:
-    """The folder may contain weights without a configuration, or a run that another process has trained meanwhile."""
+    """The folder may contain weights without a configuration, or a run that another process has trained."""
     run = Run(tmp_path / "runs" / trained_runs[1].name)
     run.path.mkdir(parents=True)
     shutil.copy(trained_runs[1].weights, run.weights)

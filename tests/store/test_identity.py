@@ -1,4 +1,4 @@
-"""Identities change with everything that results depend on, and only with that."""
+"""Identities change if and only if something changes that results depend on."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.refusals import refused
 
 
 def grid(folder: Path) -> list[GridCell]:
-    """The cells of a grid: three models, one of which has mixers, on a tiny task, with all kinds of cells."""
+    """Return the cells of a grid with all kinds of cells: three models on a tiny task, one of them with mixers."""
     card = small_card(baselines=["zero", "mean", "lasso-1e-2"])
     card["presets"]["smoke"]["backbones"]["mamba"] = {"layers": 1, "width": 16}  # type: ignore[index]
     mixers = {"layers": 2, "width": 16, "mixers": ["gla", "attention"]}
@@ -43,7 +43,7 @@ def grid(folder: Path) -> list[GridCell]:
 
 
 def changed_kinds(old_cells: list[GridCell], folder: Path) -> set[str]:
-    """The kinds of cells whose identities have changed. Evaluations of baselines are a separate kind."""
+    """Return the kinds of cells whose identities have changed. Evaluations of baselines are a separate kind."""
     pairs = zip(old_cells, grid(folder), strict=True)
     return {
         "summary" if cell.is_summary else f"{cell.kind}{' baseline' if cell.baseline is not None else ''}"
@@ -68,7 +68,7 @@ EVALUATED = {"evaluate", "evaluate baseline", "summary", "probe"}
         (ESTIMATORS, "gradient-descent", "code", {"probe"}),
     ],
 )
-def test_a_new_code_version_of_a_class_changes_only_the_cells_that_depend_on_it(
+def test_a_new_code_version_of_a_class_changes_only_cells_that_depend_on_it(
     registry: Registry,
     name: str,
     code: str,
@@ -96,7 +96,7 @@ def test_a_new_code_version_of_training_probes_or_summaries_changes_only_their_c
 
 
 def identities(run: RunConfig) -> dict[str, str]:
-    """The identities of a training run, its prompt set, and the score of a baseline."""
+    """Return the identities of a training run, its prompt set, and the score of a baseline."""
     prompts = PromptSet(run.task, "smoke")
     (least_squares,) = contestants.baselines(prompts, ["least-squares"])
     score = identity.score_id(least_squares, prompts.id, run.task.family)
@@ -132,7 +132,7 @@ def test_the_three_code_versions_of_a_family_change_different_identities(
         ("task.noise=0.5", {"training", "prompts", "score"}),
     ],
 )
-def test_identities_do_not_depend_on_default_settings(override: str, changed: set[str]) -> None:
+def test_identities_depend_only_on_settings_that_differ_from_the_default(override: str, changed: set[str]) -> None:
     old_ids = identities(resolve_run("noisy-linear", "gpt2", "smoke"))
     new_ids = identities(resolve_run("noisy-linear", "gpt2", "smoke", overrides=[override]))
     assert {name for name in old_ids if old_ids[name] != new_ids[name]} == changed
@@ -144,7 +144,7 @@ class ExtendedSettings(TrainSettings):
     momentum: float = 0.0
 
 
-def test_an_additional_key_with_a_default_does_not_change_identities() -> None:
+def test_a_new_setting_with_its_default_does_not_change_identities() -> None:
     old: dict[str, Any] = identity.without_defaults(TrainSettings(steps=10))
     assert identity.without_defaults(ExtendedSettings(steps=10)) == old
     assert identity.without_defaults(ExtendedSettings(steps=10, momentum=0.0)) == old
@@ -158,7 +158,9 @@ def test_runs_that_differ_in_seed_or_monitoring_have_the_same_variant() -> None:
     assert len({*map(identity.run_id, (default, other, monitored))}) == 3
 
 
-def test_the_code_of_a_plug_in_is_the_hash_of_its_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_version_of_a_plug_in_is_the_hash_of_its_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "spiral_net.py").write_text(
         "from iclbench.backbones.gpt2 import GPT2\nclass Net(GPT2):\n    '''Ours.'''\n"
     )
@@ -171,7 +173,7 @@ def test_the_code_of_a_plug_in_is_the_hash_of_its_sources(tmp_path: Path, monkey
     assert codes.of_backbone("iclbench.backbones.gpt2:GPT2") == codes.of_backbone("gpt2") == 1
 
 
-def test_the_code_of_a_hybrid_includes_its_mixers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_version_of_a_hybrid_includes_its_mixers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = "from iclbench.layers.mixers.mamba2 import Mamba2\nclass Fading(Mamba2):\n    rate = 2\n"
     (tmp_path / "fading_mixer.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
@@ -219,7 +221,7 @@ def test_a_run_of_an_edited_plug_in_is_refused_until_the_sources_are_restored(
 
 
 @pytest.mark.slow
-def test_results_and_weights_of_a_run_of_an_edited_plug_in_are_not_used(
+def test_results_and_weights_of_an_edited_plug_in_are_not_used(
     tmp_path: Path, card_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = "from iclbench.backbones.cnp import CNP\n\n\nclass OtherNet(CNP):\n    doubled = False\n"

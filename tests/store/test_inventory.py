@@ -1,4 +1,4 @@
-"""Scores of runs are read by task, and only from undamaged tables."""
+"""Scores of runs are listed by task and read only from undamaged tables."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from iclbench import tables
 from iclbench.store import inventory
 
 
-def test_a_table_with_a_changed_number_has_no_rows(tmp_path: Path) -> None:
+def test_a_table_with_a_changed_number_gives_no_rows(tmp_path: Path) -> None:
     path = tmp_path / "curve.values.parquet"
     required = {name: "a" for name, (_, optional, _) in tables.SCHEMAS["values"].items() if not optional}
     row = required | {"kind": "backbone", "status": "ok", "value": 0.5}
@@ -18,7 +18,7 @@ def test_a_table_with_a_changed_number_has_no_rows(tmp_path: Path) -> None:
     assert list(inventory.read_rows(path, ("run", "value"))) == []
 
 
-def test_scores_on_a_table_of_the_user_are_separate(tmp_path: Path) -> None:
+def test_scores_on_a_user_table_are_listed_separately(tmp_path: Path) -> None:
     required = {name: "a" for name, (_, optional, _) in tables.SCHEMAS["values"].items() if not optional}
     for task, value in (("csv-a", 0.25), ("linear", 0.5)):  # in the alphabetical order of the folders
         row = required | {"task": task, "kind": "backbone", "status": "ok", "shift": "none", "metric": "score"}
