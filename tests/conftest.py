@@ -1,4 +1,4 @@
-"""Settings and fixtures that all tests share: one torch thread, small cards, and the scheduling of test modules."""
+"""Shared settings and fixtures: one torch thread, small cards, and the scheduling of test modules."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ import torch
 if TYPE_CHECKING:
     from iclbench.registry import Registry
 
-# Tests write thousands of small files, for which fsync takes long, and no test depends on it.
+# Tests write thousands of small files, and fsync would make them slow. No test depends on it.
 os.fsync = lambda fd: None
 torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # inherited if a shell runs the tests in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Groups of test modules that share cached objects, which take seconds to compute: reports and their grids, packed
-# results, trained runs, sizes of backbones at a budget, compiled estimators.
+# Groups of test modules that share cached objects: reports and their grids, packed results, trained runs, backbone
+# sizes for a budget, and compiled estimators. Each takes seconds to compute.
 WORKER_GROUPS = (
     ("tests/report/",),
     ("tests/docs/",),
@@ -43,7 +43,7 @@ WORKER_GROUPS = (
 
 
 def worker_group(module: str) -> str:
-    """The group of a module, or the module itself if it has no group. All modules of a group run in one worker."""
+    """Return the group of a module, or the module itself if it has no group."""
     return next((" ".join(group) for group in WORKER_GROUPS if module.startswith(group)), module)
 
 
@@ -62,14 +62,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude the imported modules from garbage collection, to make collections faster."""
+    """Exclude imported modules from garbage collection, which makes it faster."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(7_000, 10, 10)
 
 
 def restore_ctrl_c() -> None:
-    """Enable Ctrl-C, which children of a background job ignore. For `preexec_fn` of `subprocess`."""
+    """Enable Ctrl-C, which children of a background job ignore. Use as `preexec_fn` of `subprocess`."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -80,7 +80,7 @@ def increase_code_version(monkeypatch: pytest.MonkeyPatch, registry: Registry, n
 
 
 def small_card(**changes: object) -> dict[str, object]:
-    """A linear task whose smoke preset trains in about a second."""
+    """Return the card of a linear task whose smoke preset trains in about a second."""
     preset = {
         "points": 8,
         "episodes": 48,

@@ -1,5 +1,5 @@
-"""Run commands and functions in processes that are forked from one that has imported torch, which saves the seconds of
-the import."""
+"""Run commands and functions in processes forked from a process that has imported torch, which saves seconds per
+process."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class Command:
         self._process.join()
 
     def interrupt(self, within: float) -> int | None:
-        """Send Ctrl-C; returns the exit code, or None after `within` seconds."""
+        """Send Ctrl-C. Return the exit code, or None if the command still runs after `within` seconds."""
         os.kill(self.pid, signal.SIGINT)
         self._process.join(within)
         return self.code
 
     def wait(self, within: float | None = None) -> bool:
-        """Wait for the command; returns False if it was killed after `within` seconds (default: no limit).
+        """Wait for the command. Return False if it was killed after `within` seconds (default: no limit).
 
         Raises:
             AssertionError: the command failed.
@@ -79,14 +79,14 @@ def call_in_new_process(function: Callable[..., T], *arguments: object) -> T:
 
 
 def run_command(arguments: Sequence[str], folder: Path, environment: dict[str, str], site: str) -> tuple[int, str, str]:
-    """Run `iclbench ARGUMENTS` in `folder`, with the packages in `site`; returns exit code, output and errors."""
+    """Run `iclbench ARGUMENTS` in `folder`, with the packages in `site`. Return exit code, output and errors."""
     return run_commands([arguments], folder, environment, site)[0]
 
 
 def run_commands(
     commands: Sequence[Sequence[str]], folder: Path, environment: dict[str, str], site: str
 ) -> list[tuple[int, str, str]]:
-    """Run several commands, as `run_command` does, in one process."""
+    """Run several commands in one process, as `run_command` runs a single one."""
     return call_in_new_process(
         _run_commands, [list(arguments) for arguments in commands], str(folder), environment, site
     )

@@ -1,4 +1,4 @@
-"""An executor that runs jobs in the process of the test, since workers take seconds to import torch."""
+"""An executor that runs jobs in the test process, because workers take seconds to import torch."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class InlineExecutor:
-    """An executor in this process.
+    """An executor that runs jobs in this process.
 
     Args:
         before: called before each job with the number of the job. It can raise an error to simulate a worker that dies.

@@ -1,5 +1,5 @@
 """A small classification family (noisy copies of class prototypes) with two tests, and a network with batch
-normalisation."""
+norm."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Prototypes(Family):
 
 
 class Net(Backbone):
-    """A network on features of the target and mean features of the context.
+    """A network that reads the features of the target and the mean features of the context.
 
     Batch normalisation differs between train and eval mode.
     """
@@ -90,7 +90,7 @@ class Net(Backbone):
 
 
 def prototype_card(**changes: object) -> dict[str, object]:
-    """A card of `Prototypes` whose smoke preset trains in about a second."""
+    """Return a card of `Prototypes` whose smoke preset trains in about a second."""
     preset = {
         "points": 6,
         "episodes": 70,

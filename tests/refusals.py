@@ -1,4 +1,4 @@
-"""Assertions on errors: their code, their exit code and the names in the message, never the prose."""
+"""Assertions about errors: the code, the exit code and the names in the message, never the prose."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from iclbench.core.errors import CODES, IclbenchError
 
 @contextmanager
 def refused(code: str, *names: object, exit_code: int = 2) -> Iterator[pytest.ExceptionInfo[IclbenchError]]:
-    """Assert that the block raises an error with this code and exit code, and all `names` in its one-line message."""
+    """Assert that the block raises an error with this code, this exit code, and all `names` in a one-line message."""
     assert code in CODES
     with pytest.raises(IclbenchError) as error:
         yield error

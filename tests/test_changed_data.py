@@ -1,4 +1,4 @@
-"""Runs whose data change after training: training and evaluation raise errors, predictions do not need the data."""
+"""Runs whose data change after training: training and evaluation are refused, and predictions do not need the data."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ EVENTS = ["train", "events", "mamba", "-p", "smoke", "-o", "task.time_scale=mean
 
 
 def write(path: Path, sequences: int = 40, scale: float = 1.0, marks: int = 2) -> None:
-    """Write sequences of ten events. The gaps of sequences after the fortieth are multiplied by `scale`."""
+    """Write sequences of ten events. After the first 40 sequences, gaps are multiplied by `scale`."""
     rng = np.random.default_rng(0)
     gaps = rng.exponential(1.0, (sequences, 10))
     gaps[40:] *= scale
@@ -53,7 +53,7 @@ def trained_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def results(trained_folder: Path, tmp_path: Path) -> Path:
-    """A results folder with copies of the run and of its data, which a test may change."""
+    """A results folder with copies of the run and its data, which a test may change."""
     original = trained_folder / "results" / "runs" / "mine"
     copy = tmp_path / "results" / "runs" / "mine"
     copy.mkdir(parents=True)
@@ -82,7 +82,7 @@ def stream_predictions(results: Path, capsys: pytest.CaptureFixture[str], *words
     return capsys.readouterr().out.splitlines()
 
 
-def test_a_run_stores_the_fingerprint_and_the_unit_of_its_data(trained_folder: Path) -> None:
+def test_a_run_stores_the_fingerprint_marks_and_time_unit_of_its_data(trained_folder: Path) -> None:
     rows = [json.loads(line) for line in (trained_folder / "log.jsonl").read_text().splitlines()]
     learned = find(trained_folder / "results", "mine").config.task.learned
     assert learned.keys() == {"fingerprint", "marks", "time_unit"} and learned["marks"] == 2
@@ -103,7 +103,7 @@ def test_predictions_do_not_need_the_data_file_after_training(change, results, t
     assert capsys.readouterr().out.splitlines() == predictions[1]
 
 
-def test_evaluating_a_run_on_changed_data_is_an_error(results, tmp_path, capsys) -> None:
+def test_evaluating_a_run_on_changed_data_is_refused(results, tmp_path, capsys) -> None:
     trained_fingerprint = find(results, "mine").config.task.learned["fingerprint"]
     grow(tmp_path / "log.jsonl", marks=3)
     capsys.readouterr()
@@ -118,10 +118,10 @@ def test_evaluating_a_run_on_changed_data_is_an_error(results, tmp_path, capsys)
         )
 
 
-def test_training_a_run_on_changed_data_is_an_error(results, tmp_path, capsys) -> None:
+def test_training_a_run_on_changed_data_is_refused(results, tmp_path, capsys) -> None:
     run, command = find(results, "mine"), [*EVENTS, "-o", f"task.path={tmp_path / 'log.jsonl'}", "--name", "mine"]
     weights = run.weights.read_bytes()
-    assert main([*command, "--results", str(results)]) == 0, "the same file with another path"
+    assert main([*command, "--results", str(results)]) == 0, "an equal file at a different path is accepted"
     grow(tmp_path / "log.jsonl")
     capsys.readouterr()
     assert main([*command, "--results", str(results)]) == 2
@@ -129,7 +129,7 @@ def test_training_a_run_on_changed_data_is_an_error(results, tmp_path, capsys) -
     assert run.weights.read_bytes() == weights
 
 
-def test_an_interrupted_run_does_not_continue_on_other_data(tmp_path, monkeypatch, capsys) -> None:
+def test_an_interrupted_run_does_not_continue_on_changed_data(tmp_path, monkeypatch, capsys) -> None:
     results, file = tmp_path / "results", tmp_path / "log.jsonl"
     write(file)
     words = [*EVENTS, "-o", f"task.path={file}", "--name", "mine", "--results", str(results)]
@@ -161,7 +161,7 @@ def test_an_interrupted_run_does_not_continue_on_other_data(tmp_path, monkeypatc
 @pytest.mark.slow
 def test_a_data_file_can_be_moved_after_training(results, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(results)
-    assert evaluate(results) == 0, "from another folder"
+    assert evaluate(results) == 0, "the path does not depend on the current folder"
     prompt_sets = {path.name for path in (results / "tables").iterdir()}
     (tmp_path / "moved").mkdir()
     (tmp_path / "log.jsonl").rename(tmp_path / "moved" / "other.jsonl")
@@ -176,9 +176,7 @@ def test_a_data_file_can_be_moved_after_training(results, tmp_path, capsys, monk
 
 
 @pytest.mark.slow
-def test_rows_evaluated_on_changed_data_have_both_fingerprints_and_are_not_in_leaderboards(
-    results, tmp_path, capsys
-) -> None:
+def test_rows_on_changed_data_have_both_fingerprints_and_are_excluded_from_reports(results, tmp_path, capsys) -> None:
     assert evaluate(results) == 0
     grow(tmp_path / "log.jsonl")
     capsys.readouterr()
@@ -196,7 +194,7 @@ def test_rows_evaluated_on_changed_data_have_both_fingerprints_and_are_not_in_le
     assert any(trained_fingerprint in line for line in report_data.excluded_rows)
 
 
-def test_evaluation_on_changed_data_uses_the_time_unit_and_the_marks_of_training(results, tmp_path) -> None:
+def test_evaluation_on_changed_data_uses_the_time_unit_and_marks_of_training(results, tmp_path) -> None:
     grow(tmp_path / "log.jsonl")
     task = find(results, "mine").config.task
     family = task.build_held_out(data_changed=True)
@@ -205,7 +203,7 @@ def test_evaluation_on_changed_data_uses_the_time_unit_and_the_marks_of_training
     assert evaluate(results, "--data-changed") == 2
 
 
-def test_the_identity_of_a_run_depends_on_the_contents_of_files_but_not_on_their_paths(tmp_path) -> None:
+def test_the_variant_of_a_run_depends_on_the_contents_but_not_the_paths_of_data_files(tmp_path) -> None:
     variants, paths = [], []
     for name, write_file in (("a", write), ("b", write), ("c", grow)):
         (tmp_path / name).mkdir()
@@ -218,7 +216,7 @@ def test_the_identity_of_a_run_depends_on_the_contents_of_files_but_not_on_their
     assert first == second != third and len(set(paths)) == 3
 
 
-def test_evaluating_a_model_in_memory_on_changed_data_is_an_error(tmp_path) -> None:
+def test_evaluating_a_model_in_memory_on_changed_data_is_refused(tmp_path) -> None:
     file = tmp_path / "log.jsonl"
     write(file)
     task = icl.task("events", "smoke", path=str(file), time_scale="mean-gap")
@@ -237,7 +235,7 @@ def write_table(folder: Path, rows: int) -> list[str]:
 
 
 def write_images(folder: Path, brightness: int) -> list[str]:
-    """Write the four files of MNIST with a few images of noise; returns the arguments of `iclbench train`."""
+    """Write the four MNIST files with a few noise images, and return the arguments of `iclbench train`."""
     rng = np.random.default_rng(2)
     (folder / "mnist").mkdir(exist_ok=True)
     for name, count in (("train", 200), ("t10k", 100)):
@@ -251,7 +249,7 @@ def write_images(folder: Path, brightness: int) -> list[str]:
 
 
 @pytest.mark.parametrize(("write_data", "sizes"), [(write_table, (80, 90)), (write_images, (255, 99))])
-def test_using_a_run_on_changed_tables_or_images_is_an_error(write_data, sizes, tmp_path, monkeypatch, capsys) -> None:
+def test_using_a_run_on_changed_tables_or_images_is_refused(write_data, sizes, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("ICLBENCH_DATA", str(tmp_path))
     results = ["--results", str(tmp_path / "results"), "--name", "mine"]
     words = ["train", *write_data(tmp_path, sizes[0]), "-p", "smoke", "-o", "train.steps=2", "-o", "backbone.width=8"]
@@ -266,7 +264,7 @@ def test_using_a_run_on_changed_tables_or_images_is_an_error(write_data, sizes, 
     assert icl.load("mine", tmp_path / "results").model is not None
 
 
-def test_on_data_does_not_change_configurations_of_tasks_without_data_files() -> None:
+def test_on_data_does_not_change_the_configuration_of_tasks_without_data_files() -> None:
     for task in ("linear", "climate", "image-completion", "bursty", "gp-mixture", "point-process"):
         config = resolve_run(task, "gpt2", "smoke")
         assert config.on_data() == config
@@ -274,7 +272,7 @@ def test_on_data_does_not_change_configurations_of_tasks_without_data_files() ->
 
 
 def grid_card(folder: Path, *files: Path) -> Path:
-    """Write the card of a grid with one run and one baseline on each file; returns its path."""
+    """Write a grid card with one run and one baseline for each file, and return its path."""
     card, tiny = folder / "grid.toml", [word for word in TINY if word != "-o"]
     grid = {
         "summary": "events",
@@ -290,7 +288,7 @@ def grid_card(folder: Path, *files: Path) -> Path:
     return card
 
 
-def test_a_baseline_of_a_grid_is_evaluated_on_every_file(tmp_path) -> None:
+def test_a_grid_evaluates_its_baseline_on_every_data_file(tmp_path) -> None:
     files = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
     for file in files:
         write(file)
@@ -300,7 +298,7 @@ def test_a_baseline_of_a_grid_is_evaluated_on_every_file(tmp_path) -> None:
     assert len({cell.hash for cell in cells if cell.run == "summary"}) == 2
 
 
-def test_repeating_a_finished_sweep_on_changed_data_is_an_error(tmp_path, capsys) -> None:
+def test_repeating_a_sweep_on_changed_data_is_refused(tmp_path, capsys) -> None:
     file = tmp_path / "log.jsonl"
     write(file)
     card = grid_card(tmp_path, file)

@@ -1,4 +1,4 @@
-"""Examples in docstrings run and print the output that they show."""
+"""Docstring examples run and print the output that they show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The preset `grid` gives all architectures of a card the same numbers of parameters, steps and batches."""
+"""The preset `grid` gives all architectures the same number of parameters and the same training settings."""
 
 import pytest
 
@@ -9,13 +9,13 @@ from iclbench.registry import BACKBONES
 
 TASKS = [name for name in card_names("tasks") if "grid" in load_task(name)[1].presets]
 
-# The backbones are split into this many parts, and the fast tests of a card cover one part. It is the largest number of
-# cards with the same head and question, so that their fast tests together cover every backbone.
+# The backbones are split into this many parts, and the fast tests of a card cover one part. This is the largest number
+# of cards with the same head and question, and their fast tests together cover every backbone.
 PARTS = 9
 
 
 def slow_marks(task: str, part: int) -> list[pytest.MarkDecorator]:
-    """The mark `slow`, except for one part of the backbones per card.
+    """Return the mark `slow`, except for one part of the backbones per card.
 
     The parts without the mark differ between cards with the same head and question.
     """
@@ -28,10 +28,8 @@ def slow_marks(task: str, part: int) -> list[pytest.MarkDecorator]:
     ("task", "part"),
     [pytest.param(task, part, marks=slow_marks(task, part)) for task in TASKS for part in range(PARTS)],
 )
-def test_all_backbones_have_the_number_of_parameters_of_the_budget_and_the_same_training_settings(
-    task: str, part: int
-) -> None:
-    """Only the learning rate, which is tuned for every backbone, differs."""
+def test_all_backbones_meet_the_parameter_budget_and_share_the_training_settings(task: str, part: int) -> None:
+    """Only the learning rate differs, because it is tuned for every backbone."""
     card = load_task(task)[1]
     architectures = [name for name in BACKBONES.architectures() if name in BACKBONES.builtin_entries]
     applicable = [name for name in architectures if unfit_reason(name, card) is None]

@@ -1,4 +1,4 @@
-"""The example plug-in: it can be installed, fulfils all contracts, and can be trained and evaluated."""
+"""The example plug-in can be installed, fulfils all contracts, and can be trained and evaluated."""
 
 import json
 import os
@@ -31,17 +31,17 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "iclbench-waves"
 
 @pytest.fixture(scope="module")
 def plugin_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder outside the environment in which the package and its entry points are installed."""
+    """A folder outside the environment, into which the package and its entry points are installed."""
     target = tmp_path_factory.mktemp("installed")
     source = tmp_path_factory.mktemp("source") / EXAMPLE.name
-    subprocess.run(["cp", "-r", EXAMPLE, source], check=True)  # a build writes files into the folder
+    subprocess.run(["cp", "-r", EXAMPLE, source], check=True)  # building writes files into the folder
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
     subprocess.run([*pip, "--no-build-isolation", "--target", target, source], check=True, capture_output=True)
     return target
 
 
 def run(plugin_folder: Path, folder: Path, *commands: list[str]) -> list[tuple[int, str]]:
-    """Run commands in one new process that can import the plug-in; returns their exit codes and outputs."""
+    """Run commands in one new process that can import the plug-in. Return exit codes and outputs."""
     script = (
         "import contextlib, io, json, sys\n"
         "from iclbench.cli.main import main\n"
@@ -70,7 +70,7 @@ CHECKED_NAMES = ("waves", "learned-kernel", "gaussian-kernel")
 
 @dataclass(frozen=True)
 class Outputs:
-    """Exit codes and outputs of commands. They run in one process, since importing torch takes most of their time."""
+    """Exit codes and outputs of commands, which run in one process to import torch only once."""
 
     folder: Path
     lists: list[tuple[int, str]]
@@ -93,7 +93,7 @@ def outputs(plugin_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ou
 
 
 @pytest.mark.slow
-def test_classes_are_listed_by_their_entry_points(outputs: Outputs) -> None:
+def test_registered_classes_are_listed_with_their_package(outputs: Outputs) -> None:
     for (code, out), name in zip(outputs.lists, NAMES_BY_KIND.values(), strict=True):
         rows = [row for row in json.loads(out) if name in row.values()]
         assert code == 0 and [row["from"] for row in rows] == ["iclbench-waves"]
@@ -119,7 +119,7 @@ def importable_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("importable_plugin")
-def test_outputs_are_waves_of_variance_one() -> None:
+def test_outputs_are_waves_with_unit_variance() -> None:
     from iclbench_waves.waves import Waves, WavesParameters
 
     episodes = Waves(WavesParameters(dim=3)).sample(Request(4000, 4, torch.Generator().manual_seed(0)))
@@ -133,7 +133,7 @@ def test_outputs_are_waves_of_variance_one() -> None:
 
 
 @pytest.mark.usefixtures("importable_plugin")
-def test_the_gaussian_kernel_equals_a_loop_in_numpy() -> None:
+def test_the_gaussian_kernel_equals_a_numpy_loop() -> None:
     from iclbench_waves.gaussian_kernel import GaussianKernel, GaussianKernelSettings
 
     rng = np.random.default_rng(0)
@@ -149,8 +149,8 @@ def test_the_gaussian_kernel_equals_a_loop_in_numpy() -> None:
 
 
 @pytest.mark.slow
-def test_a_model_of_the_plugin_is_added_to_a_packed_grid(plugin_folder: Path, tmp_path: Path) -> None:
-    """Only the added model is trained. The heat map and the ranking have it and the packed results."""
+def test_a_plugin_model_can_be_added_to_a_packed_grid(plugin_folder: Path, tmp_path: Path) -> None:
+    """Only the added model is trained, and the heat map and the ranking contain it next to the packed models."""
     card = small_card()
     preset = card["presets"]["smoke"]  # type: ignore[index]
     del preset["backbones"]
@@ -169,7 +169,7 @@ def test_a_model_of_the_plugin_is_added_to_a_packed_grid(plugin_folder: Path, tm
         shutil.rmtree(results / folder)
     added_model, report = "iclbench_waves.learned_kernel:LearnedKernel", ["report", "--only", "heat-map,ranking"]
     sweep = ["sweep", "tiny.toml", "-j", "1", "--add", added_model]
-    # A class that is named by its import path needs no entry point.
+    # A class given by its import path needs no entry point.
     printed = run_commands([sweep, report], tmp_path, dict(os.environ), str(plugin_folder))
     assert [code for code, *_ in printed] == [0, 0], printed
     trained = sorted(path.parent.name for path in results.glob("runs/*/model.safetensors"))

@@ -1,4 +1,4 @@
-"""Training and evaluation that are killed at random moments: repeating the command gives the same bytes."""
+"""Training and evaluation that are killed at random moments and repeated give the same files."""
 
 import random
 import shutil
@@ -18,13 +18,13 @@ FILES = ("model.safetensors", "values.parquet")
 
 
 def run(*arguments: str, kill_after: float | None = None) -> bool:
-    """Run a command; returns False if it was killed after `kill_after` seconds."""
+    """Run a command. Return False if it was killed after `kill_after` seconds."""
     with tempfile.TemporaryDirectory() as folder:
         return Command(arguments, Path(folder) / "errors").wait(kill_after)
 
 
 def kill_and_finish(arguments: tuple[str, ...], seconds: float, kills: int, rng: random.Random) -> int:
-    """Kill the command at random moments, at most `kills` times, then finish it; returns the number of kills."""
+    """Kill the command at random moments, at most `kills` times, and finish it. Return the number of kills."""
     for killed in range(kills):
         if run(*arguments, kill_after=rng.uniform(0.3, 1.0) * seconds):
             return killed
@@ -35,20 +35,20 @@ def kill_and_finish(arguments: tuple[str, ...], seconds: float, kills: int, rng:
 def killed_runs(
     arguments: Callable[[str], tuple[str, ...]], seconds: float, kills: int, rng: random.Random
 ) -> Iterator[str]:
-    """The names of finished runs that were killed at least once, until `kills` processes have been killed in total."""
+    """Finish killed commands until `kills` processes have been killed in total, and yield their names."""
     total = attempt = 0
     while total < kills:
         name = f"killed-{attempt}"
         started = time.monotonic()
         count = kill_and_finish(arguments(name), seconds, kills - total, rng)
-        if not count:  # the command took less time than when its duration was measured
+        if not count:  # the command was faster than when it was timed
             seconds = time.monotonic() - started
         total, attempt = total + count, attempt + 1
         yield name
 
 
 def duration(arguments: tuple[str, ...]) -> float:
-    """Run a command without kills; returns its duration in seconds."""
+    """Run a command without kills, and return its duration in seconds."""
     started = time.monotonic()
     assert run(*arguments)
     return time.monotonic() - started

@@ -1,4 +1,4 @@
-"""Relative links in the README and in docs/ lead to existing files and headings."""
+"""Relative links in Markdown files lead to existing files and headings."""
 
 import re
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ _HEADING = re.compile(r"^#{1,3} (.*)$", re.MULTILINE)
 
 
 def links(text: str) -> Iterator[str]:
-    """The targets of the links in a page that lead to files or headings of this repository."""
+    """Return the link targets of a page that are files or headings of this repository."""
     targets = _LINK.findall(_CODE.sub("", text))
     return (target for target in targets if not re.match(r"[a-z]+:", target))
 
 
 def anchors(text: str) -> set[str]:
-    """The anchors of the headings of a page, as MyST and GitHub write them."""
+    """Return the anchors of the headings of a page, as MyST and GitHub write them."""
     headings = _HEADING.findall(re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -43,7 +43,7 @@ def link_problem(page: Path, target: str) -> str | None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_targets_of_links_exist(page: Path) -> None:
+def test_link_targets_exist(page: Path) -> None:
     problems = {target: text for target in links(page.read_text()) if (text := link_problem(page, target)) is not None}
     assert problems == {}
 

@@ -43,17 +43,17 @@ def test_every_column_of_every_table_is_listed(generate: ModuleType) -> None:
         assert all(f"| `{column}` | {dtype} |" in section for column, (dtype, _, _) in columns.items())
 
 
-def test_formulas_of_parameter_counts_agree_with_those_of_the_papers(generate: ModuleType) -> None:
+def test_formulas_for_parameter_counts_agree_with_the_papers(generate: ModuleType) -> None:
     # Radford et al. 2019: a block has 12 D² weights and 13 D biases and gains, and the final norm has 2 D. The read-in
-    # has d inputs and the read-out one output.
+    # has d inputs, and the read-out has one output.
     assert generate.formula("gpt2") == r"$12\,L\,D^2 + 13\,L\,D + D\,d + 4\,D + 1$."
     # Bae et al. 2023: a layer has 4 D² weights of attention, 2 D² of the feed-forward network and 7 D biases and gains.
-    # Marks and the start have a vector each. The read-outs of gaps have D² + D and 24 D + 24, those of marks K D + K.
+    # Each mark and the start have a vector. The read-outs of gaps have D² + D and 24 D + 24, those of marks K D + K.
     assert generate.formula("thp") == r"$6\,L\,D^2 + 7\,L\,D + D^2 + 2\,D\,K + 26\,D + K + 24$."
 
 
 @pytest.mark.slow
-def test_every_backbone_has_a_count_of_parameters(generate: ModuleType) -> None:
+def test_every_backbone_states_its_number_of_parameters(generate: ModuleType) -> None:
     text = generate.backbones()
     assert all(f"\n## {name}\n" in text for name in BACKBONES.builtin_entries if name in BACKBONES.architectures())
     architectures = [name for name in BACKBONES.builtin_entries if name in BACKBONES.architectures()]

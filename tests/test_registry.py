@@ -1,4 +1,4 @@
-"""Registries of built-in classes and of classes from plug-ins."""
+"""Registries of built-in and plug-in classes."""
 
 import logging
 import subprocess
@@ -16,7 +16,7 @@ from tests.refusals import refused
 
 @pytest.fixture
 def plugins(monkeypatch):
-    """A function that declares entry points `name = target` and returns a registry with them."""
+    """Return a function that declares entry points `name = target` and returns a registry with them."""
 
     def declare(**targets):
         points = [EntryPoint(name, target, "iclbench.families") for name, target in targets.items()]
@@ -30,7 +30,7 @@ def test_all_builtin_families_can_be_imported():
     assert sorted(FAMILIES.available()) == FAMILIES.names()
 
 
-def test_names_have_a_canonical_spelling():
+def test_spellings_of_a_name_are_normalised():
     assert canonical(" Sparse_Linear ") == "sparse-linear"
     assert FAMILIES.get("Sparse_Linear") is FAMILIES.get("sparse-linear")
 
@@ -46,7 +46,7 @@ def test_the_error_for_an_unknown_name_lists_at_most_32_names():
     assert "a, b" in str(UnknownNameError("run", "?", ["b", "a"]))
 
 
-def test_an_unregistered_class_can_be_named_by_its_import_path():
+def test_a_class_can_be_given_by_its_import_path():
     assert FAMILIES.get("iclbench.families.linear:Linear") is FAMILIES.get("linear")
 
 
@@ -98,7 +98,7 @@ def test_two_packages_that_register_the_same_name_are_refused(plugins):
         families.names()
 
 
-def test_a_plugin_that_cannot_be_imported_causes_a_warning(plugins, caplog):
+def test_a_plugin_that_cannot_be_imported_gives_a_warning(plugins, caplog):
     families = plugins(broken="no_such_package:Thing")
     with caplog.at_level(logging.WARNING, "iclbench"):
         assert list(families.available()) == ["linear"]
@@ -114,7 +114,7 @@ def test_reading_cards_does_not_import_torch():
     assert process.stdout.strip() == "set()"
 
 
-def test_a_package_that_registers_a_builtin_class_does_not_change_its_entry(plugins):
+def test_a_plugin_that_registers_a_builtin_class_does_not_change_its_entry(plugins):
     """Hashes use the code version of the built-in entry."""
     families = plugins(linear="iclbench.families.linear:Linear", other="iclbench.families.linear:SparseLinear")
     assert families.entry("linear").package == "iclbench" and list(families.builtin_entries) == ["linear"]

@@ -1,4 +1,4 @@
-"""Groups of test modules that run in one worker of `make test`."""
+"""Groups of test modules that run in the same worker of `make test`."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from tests.conftest import WORKER_GROUPS, worker_group
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_paths_of_groups_exist_and_do_not_overlap() -> None:
+def test_group_paths_exist_and_do_not_overlap() -> None:
     paths = [path for group in WORKER_GROUPS for path in group]
     assert all((ROOT / path).exists() for path in paths)
     assert not [(one, other) for one in paths for other in paths if one != other and one.startswith(other)]
