@@ -72,7 +72,7 @@ def scored(values: dict[float, float]) -> Callable[..., dict[str, Any]]:
     return run
 
 
-def test_a_trial_is_trained_with_its_seed_and_scored_on_validation_episodes(card_path: Path, tmp_path: Path) -> None:
+def test_trials_are_trained_with_their_seeds_and_scored_on_validation_episodes(card_path: Path, tmp_path: Path) -> None:
     """The reference trains and evaluates a model without the code for tuning."""
     from iclbench.training.fit import fit
 
