@@ -1,4 +1,4 @@
-"""Backbone sizes, which follow from the budget of a preset or from settings. Without either, training is refused."""
+"""Backbone sizes follow from the budget of a preset or from settings. Without either, training is refused."""
 
 import logging
 from itertools import pairwise

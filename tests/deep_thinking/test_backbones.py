@@ -1,5 +1,5 @@
-"""Deep-Thinking with causal Transformer backbones, compared with one pass over a doubled context. Contracts, and
-result tables with and without Deep-Thinking."""
+"""Deep-Thinking with causal Transformer backbones: comparison with a single pass over a doubled context, contracts, and
+result tables."""
 
 from __future__ import annotations
 

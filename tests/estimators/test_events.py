@@ -1,5 +1,5 @@
-"""Estimators of events, compared with explicit fits and SciPy. Masks, censored points, units of time and invalid
-data.
+"""Estimators of events are compared with explicit fits and SciPy. They handle masks, censored points, any time unit and
+invalid data.
 """
 
 import numpy as np

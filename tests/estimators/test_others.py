@@ -1,4 +1,4 @@
-"""Nearest neighbours, two-layer networks and gradient descent, compared with libraries and loops; worker processes."""
+"""Nearest neighbours, two-layer networks, gradient descent, and the worker processes of estimators."""
 
 import os
 import subprocess
