@@ -60,7 +60,7 @@ def learning_curves(
     """
     return _chart(
         curves_section.section(_slice(_rows_of_metric(_checked_rows(values), metric), task, preset)),
-        "rows of learning curves (question: next)",
+        "successful rows of learning curves (question: next)",
     )
 
 
@@ -79,7 +79,7 @@ def extrapolation(
     """
     return _chart(
         extrapolation_section.section(_slice(_rows_of_metric(_checked_rows(values), metric), task, preset)),
-        "rows with more examples than in training (extrapolate=N)",
+        "successful rows with more examples than in training (extrapolate=N)",
     )
 
 
@@ -96,7 +96,7 @@ def shifts(
     """
     return _chart(
         shifts_section.section(_slice(_rows_of_metric(_checked_rows(values), metric), task, preset)),
-        "rows under a shift",
+        "successful rows under a shift",
     )
 
 
@@ -106,7 +106,7 @@ def probe(values: pd.DataFrame, task: str | None = None, preset: str | None = No
     The rows come from `iclbench probe`, via `open_results(...).values()`. The arguments are the same as in
     `learning_curves`.
     """
-    return _chart(probing_section.section(_slice(_checked_rows(values), task, preset)), "rows of a probe")
+    return _chart(probing_section.section(_slice(_checked_rows(values), task, preset)), "successful rows of a probe")
 
 
 def heat_map(values: pd.DataFrame) -> alt.Chart:
@@ -125,7 +125,8 @@ def heat_map(values: pd.DataFrame) -> alt.Chart:
     results = _results_of(_checked_rows(values))
     return _chart(
         heat_map_section.section(results),
-        "scores of a backbone (evaluate it with the baseline zero, or poisson for events, and another one)",
+        "scores of a backbone; evaluate it together with a baseline that scores 0 (zero, or poisson for events) and "
+        "with an oracle or another baseline",
         [
             "Score 0: always predicting zero, or guessing; for events a Poisson process, for images the mean.",
             "Score 1: the oracle or the best baseline.",
@@ -193,7 +194,7 @@ def _selected_value(rows: pd.DataFrame, column: str, value: str | None, preferre
     """
     names = {canonical(name): name for name in map(str, rows[column].unique())}
     if not names:
-        raise UsageError("nothing to rank: no contestant has a finished row with a single score", code="nothing-to-do")
+        raise UsageError("nothing to rank: no successful row contains an overall score", code="nothing-to-do")
     if value is None:
         return next((name for name in preferred_values if name in names.values()), next(iter(names.values())))
     if (name := names.get(canonical(arguments.text(column, value)))) is None:
@@ -217,7 +218,7 @@ def _checked_rows(values: Any) -> pd.DataFrame:
     except tables.TableError as error:
         raise UsageError(f"{error}; {advice}, with all their columns", code=error.code) from None
     is_repeated = rows.duplicated(tables.key_columns("values"))
-    # A contestant that was evaluated twice, with different other contestants, has two scores. The first is used.
+    # Metrics that compare contestants may differ between two calls of `evaluate`. The first value is used.
     if len(conflicts := rows[is_repeated & ~rows["metric"].isin(tables.COMPARISON_METRICS)]):
         name = conflicts["run"].iloc[0]
         raise UsageError(
@@ -237,7 +238,8 @@ def _with_unique_runs(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _results_of(rows: pd.DataFrame, task: str | None = None) -> Results:
-    """Convert the rows to results. Rows on other prompts than most rows are omitted, with a warning."""
+    """Convert the rows to results. Warn about each group of rows that is omitted because it is not comparable with the
+    other rows. If a task is given, warn only about its rows."""
     results = results_from_values(rows)
     for line in results.excluded_rows:
         if task is None or line.startswith(f"{task} "):
@@ -279,7 +281,7 @@ def _chart(section: Section | None, rows_name: str, caption: Sequence[str] = ())
     """Combine the figures of a section in one column, with a caption."""
     figures = [] if section is None else list(_figures(section))
     if not figures:
-        raise UsageError(f"nothing to draw: no finished {rows_name}", code="nothing-to-do")
+        raise UsageError(f"nothing to draw: no {rows_name}", code="nothing-to-do")
     titles = [{"text": figure.title} | ({"subtitle": list(caption)} if caption else {}) for figure in figures]
     specs = [figure.make_static() | {"title": title} for figure, title in zip(figures, titles, strict=True)]
     if len(specs) == 1:

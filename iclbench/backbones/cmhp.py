@@ -60,7 +60,7 @@ class CMHPSettings(StreamedSettings, EventSettings):
     latents: PositiveInt = 16
     """Number of latent vectors in each block, and of those passed from block to block."""
     residual: Residual = "standard"
-    """The residual branch: standard (x) or normed (its norm), as in the released code of CMANP."""
+    """What each skip connection adds: x (standard), or LN(x) as in the released code of CMANP (normed)."""
 
 
 class CMHP(StreamedLatents, EventBackbone[CMHPSettings]):

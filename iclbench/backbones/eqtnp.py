@@ -6,10 +6,10 @@ layers in which targets cross-attend to the context: the first layer to the embe
 of self-attention layer i - 1. Time and memory are quadratic in the number of context points and linear in the number of
 targets. Differences from the released code:
 
-- The residual branch is x; in the released code it is LN(x) (`residual = "normed"`).
+- The skip connections add x; in the released code they add LN(x) (`residual = "normed"`).
 - Layers are initialised independently; in the released code they are deep copies with the same initial
   weights.
-- Points may be masked, and the layers do not change targets without context.
+- Points may be masked. Without context points, the layers do not change the targets.
 - The standard deviation is computed as in all other models (`spread = "floor"`); in the released code it is exp(r), or,
   with `bound_std`, 0.05 + 0.95 softplus(r) (`spread = "exp"`, `"bounded-0.05"`).
 
@@ -47,7 +47,7 @@ class EQTNPSettings(SetSettings):
     hidden: PositiveInt = 128
     """Width of the feed-forward blocks after the gate."""
     residual: Residual = "standard"
-    """The residual branch: standard (x) or normed (its norm), as in the released code."""
+    """What each skip connection adds: x (standard), or LN(x) as in the released code (normed)."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class LatentSettings(SetSettings):
     latents: PositiveInt = 128
     """Number of latent vectors M that summarise the context."""
     residual: Residual = "standard"
-    """The residual branch: standard (x) or normed (its norm), as in the released code."""
+    """What each skip connection adds: x (standard), or LN(x) as in the released code (normed)."""
 
 
 _Settings = TypeVar("_Settings", bound=LatentSettings)

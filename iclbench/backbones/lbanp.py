@@ -4,7 +4,7 @@ In each layer learned latents attend to the context and then to one another. The
 regression configurations of the released code (`num_layers: 6`), and 128 latents of width 64, as in the comparison of
 its successor (Feng et al. 2023, appendices A.2 and A.4). The released configurations of LBANP have 8 latents for
 Gaussian processes and EMNIST, and 64 or 128 for CelebA. The differences from the released code are those of `eqtnp`:
-the residual branch, the initialisation of layers, masks and the standard deviation.
+the skip connections, the initialisation of layers, masks and the standard deviation.
 
 The state holds the latents of all layers, to which queries attend, and the points, to which every layer attends again
 in an update. CMANP does not need to store the points.

@@ -54,7 +54,7 @@ def related_datasets_have_an_effect(predictor: Predictor, episodes: Episodes, to
 def absent_related_datasets_equal_none(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
-    """Neither masked points in a related dataset nor completely masked datasets have an effect."""
+    """Masked points of related datasets have no effect, and neither do completely masked datasets."""
     context, x, related = episodes.context, targets_of(episodes).x, _related(episodes)
     expected = ask_targets(predictor, episodes, context, x)
     more_points = _pad(related, 2)

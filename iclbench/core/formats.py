@@ -42,8 +42,8 @@ def printable_all(value: Any) -> Any:
 
 
 def as_one_line(text: str, max_length: int = 80) -> str:
-    r"""Convert a user's text to a part of one line: `printable`, with blanks for line breaks, and shortened in the
-    middle.
+    r"""Format a text for use within one line: replace each run of whitespace with a blank, apply `printable`, and
+    shorten long texts in the middle.
 
     >>> print(as_one_line("wind\n speed\x07"), as_one_line("abcdefgh", 7))
     wind speed\x07 ab...gh
@@ -165,8 +165,8 @@ def shared_words(names: Sequence[str]) -> str:
 
 
 def slug(*names: str) -> str:
-    """Join names to a part of a file name or an HTML id. If characters must be replaced, a checksum is added so that
-    slugs stay unique.
+    """Join names to a string that is valid in file names and HTML ids. If characters must be replaced, a checksum is
+    appended so that different names have different slugs.
 
     >>> slug("linear", "small"), slug("next", "squared_error"), slug("../a b")
     ('linear-small', 'next-squared-error', 'a-b-75e96e29')

@@ -5,7 +5,7 @@ Pre-norm attention with separate norms for queries and data, then a pre-norm fee
 
     x <- x + Attention(LN(x), LN(data))        x <- x + FF(LN(x))
 
-In the released code of both papers the residual branch is LN(x) instead of x: `residual="normed"`.
+In the released code of both papers, the skip connections add LN(x) instead of x: `residual="normed"`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LayerSizes(Protocol):
         width: width D of a token.
         heads: number of attention heads.
         hidden: width of the feed-forward block after the gate.
-        residual: whether the residual branch is x (`standard`) or LN(x) (`normed`).
+        residual: whether each skip connection adds x (`standard`) or LN(x) (`normed`).
     """
 
     @property

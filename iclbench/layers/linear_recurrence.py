@@ -23,12 +23,13 @@ smaller than 1 after it. Scores are therefore plain matrix products, without a s
 If a head has only one decay per token, the factors multiply values and outputs instead, and do not appear in the
 scores.
 
-Range of the factors. Half a span may decay to e^-36 in single precision and to e^-320 in double precision, which leaves
-an equal range for small or large values. If decays are stronger, each chunk is a separate span, and decays of a token
-below the precision of 1 (e^-16 in single precision, e^-40 in double precision) are raised to this bound. If half a
-chunk still decays too much, chunks are halved repeatedly, down to 8 tokens (16 in double precision). Half of such a
-chunk cannot decay to less than e^-64 (e^-320 in double precision). If the decay factor of every token is almost 0,
-contributions below 1e-10 may be lost. Subnormal numbers are set to 0, because they are slow on some processors.
+Range of the factors. The product of the decays over half a span may be as small as e^-36 in single precision and e^-320
+in double precision. The rest of the floating-point range is left for the values. If decays are stronger, each chunk is
+a separate span, and the decay of a token is raised to at least e^-16 (e^-40 in double precision), which is below the
+rounding error of 1. If half a chunk still decays too much, chunks are halved repeatedly, down to 8 tokens (16 in double
+precision). Half of such a chunk cannot decay to less than e^-64 (e^-320 in double precision). If the decay factor of
+every token is almost 0, contributions below 1e-10 may be lost. Subnormal numbers are set to 0, because they are slow on
+some processors.
 
 The backward pass is written explicitly, without autograd. It runs from the last chunk to the first, and recomputes each
 chunk of a long sequence from its tokens and the state before it. The output of a row is linear in the row, in the
@@ -62,8 +63,8 @@ _SPAN = 2
 # longer sequences they are recomputed chunk by chunk, so that only one chunk at a time needs memory beyond tokens and
 # states.
 _MAX_SAVED_TOKENS = 8 * CHUNK
-# Limits in double and in single precision: the lower bound of log decays (a smaller decay is below the precision of 1),
-# the smallest number of tokens per chunk, and the lowest sum of log decays over half a span.
+# Limits in double and in single precision: the lower bound of the log decay of a token (smaller decays are below the
+# rounding error of 1), the smallest number of tokens per chunk, and the lowest sum of log decays over half a span.
 _DOUBLE_LIMITS, _SINGLE_LIMITS = (-40.0, 16, -320.0), (-16.0, 8, -36.0)
 # With at least this many numbers per token, a loop over tokens is faster than `cumprod`, which is not vectorised over
 # channels.
@@ -342,8 +343,8 @@ class _Chunk:
         self.values = {"k": self.scale_values(tensors["v"])}
 
     def to_unit_of_chunk(self, state: Tensor | None) -> Tensor | None:
-        """Convert the state before all chunks to the unit of this chunk, or convert the gradient with respect to the
-        state in this unit back."""
+        """Convert the state before the first chunk to the unit of this chunk. The gradient with respect to the state is
+        converted back by the same factor."""
         return state
 
     def start_from(self, state: Float[Tensor, "B H K V"] | None) -> _Chunk:
@@ -547,7 +548,7 @@ class _HeadDecays(_DecayingChunk):
     """One decay per head, which multiplies values and outputs."""
 
     def scale_rows(self, name: str, x: Tensor) -> Tensor:
-        # The outputs of `a` are values of their token (divided by `factors`), but `a` reads the state before this
+        # The outputs of `a` are used as values, which are divided by `factors`, but `a` reads the state before its
         # token.
         return x * (self.factors_before / self.factors) if name == "a" else x
 
@@ -598,7 +599,7 @@ def _cumulative_product_(x: Float[Tensor, "B H C K"]) -> None:
 
 
 def _masked_scores(scores: Float[Tensor, "B _ C C"], lag: int) -> Float[Tensor, "B _ C C"]:
-    """Set the scores of columns that are written after the row reads the state to 0, in place."""
+    """Set to 0, in place, the score of each row and each column that is written after the row reads the state."""
     return scores.tril_(-lag)
 
 

@@ -37,7 +37,7 @@ _MAX_SKEW = 60.0
 class BundleFiles:
     """The files of one bundle.
 
-    | ending | content | meaning of its existence |
+    | ending | content | what it means if the file exists |
     | --- | --- | --- |
     | `.json` | the bundle | |
     | `.job` | the id of the bundle's job | the bundle was submitted |
@@ -238,7 +238,7 @@ class JobExecutor(ABC, Generic[B]):
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
         """See `Executor.submit`. The function must be `work_through`."""
         bundle, work = args
-        assert fn is work_through and isinstance(bundle, Bundle), "a job works through a bundle"
+        assert fn is work_through and isinstance(bundle, Bundle), "jobs only run `work_through` on a bundle"
         future: Future[dict[str, Outcome]] = Future()
         with write_errors(self.folder.parent.parent):
             self._enqueue(future, bundle, f"{work.__module__}:{work.__qualname__}")

@@ -28,7 +28,7 @@ from iclbench.training.fit import Progress
 
 log = logging.getLogger("iclbench")
 
-# Number of checkpoints that a training run or a branch has at most. Older ones are removed.
+# The maximum number of checkpoints of a training run or a branch. Older ones are removed.
 MAX_CHECKPOINTS = 2
 # The optimiser state of a weight in Adam and AdamW.
 _MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
@@ -65,8 +65,8 @@ def remove_all(run: Run, branch: int) -> None:
 
 
 def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, branch: int | None = None) -> Progress:
-    """Load the newest valid checkpoint of a run or a branch, and return its progress. If no checkpoint is valid, return
-    a progress of 0 steps.
+    """Load the newest valid checkpoint of a run or of one of its branches, and return its progress. If no checkpoint is
+    valid, return a progress of 0 steps.
 
     If a checkpoint is damaged or belongs to another run, log a warning and rename the file to `*.unusable`.
 

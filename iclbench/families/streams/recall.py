@@ -1,8 +1,8 @@
 """Associative recall: pairs of a key and a value, followed by queries that are answered by the value of their key.
 
-A sequence of tokens has n pairs (key, value) and then queries (key, value) up to its end; only the values of queries
-are scored. If the pairs of the task and a query do not fit into a sequence, n is as large as possible. The plain task
-is multi-query associative recall (Arora et al. 2024, Zoology, arXiv 2312.04927). The variants are:
+A sequence consists of n pairs (key, value), followed by queries (key, value) up to its end. Only the values of queries
+are scored. If n pairs and one query do not fit into a sequence, n is reduced until they fit. The plain task is
+multi-query associative recall (Arora et al. 2024, Zoology, arXiv 2312.04927). The variants are:
 
 - `overwrite`: a pair may repeat the key of an earlier pair with another value, and the last value is the answer;
 - compound keys (`key_tokens = [2, 2]` with few key tokens): each token of a key is also part of other keys;
@@ -378,7 +378,7 @@ def _slots_of_queries(
 
     If there are more pairs than slots after them, the last entries are slots of pairs.
     """
-    # Gumbel trick: the slots with the largest sums of a log weight and a Gumbel number are a weighted draw without
+    # Gumbel top-k trick: the slots with the largest sums of log weight and Gumbel noise are a weighted sample without
     # replacement, in the order of the draws.
     log_weights = _log_weights if isinstance(count, Tensor) else _equal_log_weights
     gumbel = uniform.clamp_min_(1e-12).log_().neg_().log_().neg_()

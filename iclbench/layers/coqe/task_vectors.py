@@ -48,7 +48,7 @@ class TaskVectors(TaskSpace):
         out = outputs * sample_dim
         self.initial = nn.Parameter(torch.zeros(outputs, sample_dim))
         if distinct_starts:
-            nn.init.uniform_(self.initial, -(width**-0.5), width**-0.5)  # as biases of a linear layer
+            nn.init.uniform_(self.initial, -(width**-0.5), width**-0.5)  # PyTorch's default for biases
         linear = nn.Identity() if out == width else nn.Linear(width, out)
         self.project: nn.Module = perceptron(width, width, out) if readout == "mlp" else linear
 

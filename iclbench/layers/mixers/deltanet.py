@@ -14,9 +14,9 @@ from iclbench.layers.mixers.window import Window
 class DeltaNet(LinearMixer):
     """S_t = (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T, o = S^T q / sqrt(K), beta = sigmoid(.).
 
-    A convolution of 4 taps with SiLU is applied to q, k and v; then q and k are scaled to length 1. The output of each
-    head has an RMS norm. The mixer has 4 D² + D H + 12 D parameters, plus a norm weight per channel of a head. Linear
-    layers use PyTorch's default initialisation; output weights are scaled down with depth.
+    A convolution of 4 taps with SiLU is applied to q, k and v; then q and k are scaled to length 1. RMSNorm is
+    applied to the output of each head. The mixer has 4 D² + D H + 12 D parameters, plus a norm weight per channel of a
+    head. Linear layers use PyTorch's default initialisation; output weights are scaled down with depth.
     """
 
     default_conv = 4

@@ -17,11 +17,12 @@ class GatedDeltaNet(LinearMixer):
     """S_t = alpha_t (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T, o = S^T q / sqrt(K), alpha = e^(-A softplus(.))
     per head.
 
-    A convolution with 4 taps and SiLU is applied to q, k and v; then q and k are scaled to length 1. The output of each
-    head has an RMS norm and a SiLU gate. The mixer has about 6 D² parameters: keys have K = 0.75 D / H channels per
-    head, rounded down, and values are twice as wide. A is drawn from U(1, 16); flash-linear-attention uses U(0, 16),
-    which includes 0, whose logarithm is infinite. dt_bias is initialised as in Mamba-2 (its softplus is log-uniform in
-    [0.001, 0.1]). Other layers use PyTorch's default initialisation; output weights are scaled down with depth.
+    A convolution with 4 taps and SiLU is applied to q, k and v; then q and k are scaled to length 1. RMSNorm and a
+    SiLU gate are applied to the output of each head. The mixer has about 6 D² parameters: keys have K = 0.75 D / H
+    channels per head, rounded down, and values are twice as wide. A is drawn from U(1, 16); flash-linear-attention uses
+    U(0, 16), which includes 0, whose logarithm is infinite. dt_bias is initialised as in Mamba-2 (its softplus is
+    log-uniform in [0.001, 0.1]). Other layers use PyTorch's default initialisation; output weights are scaled down with
+    depth.
     """
 
     default_conv = 4

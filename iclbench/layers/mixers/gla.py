@@ -25,10 +25,10 @@ class GLA(LinearMixer):
     """S_t = diag(alpha_t) S_{t-1} + k_t v_t^T, o = S^T q / sqrt(K), alpha = sigmoid(W2 W1 x + b)^(1/16) per row of the
     state.
 
-    Keys are half as wide as values. The output of each head has an RMS norm, and all outputs have a SiLU gate. With
-    decays of rank 16, the mixer has 4 D² + 24.5 D parameters, plus a norm weight per channel of a head. Linear layers
-    use PyTorch's default initialisation; output weights are scaled down with depth. By default the mixer has no
-    convolution; an optional convolution is followed by SiLU.
+    Keys are half as wide as values. RMSNorm is applied to the output of each head, and a SiLU gate to the outputs of
+    all heads. With decays of rank 16, the mixer has 4 D² + 24.5 D parameters, plus a norm weight per channel of a head.
+    Linear layers use PyTorch's default initialisation; output weights are scaled down with depth. By default the mixer
+    has no convolution; an optional convolution is followed by SiLU.
     """
 
     uses = frozenset({"heads", "inner", "state", "conv", "rank"})

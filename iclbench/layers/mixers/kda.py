@@ -17,11 +17,11 @@ class KDA(LinearMixer):
     """S_t = (I - beta_t k_t k_t^T) diag(e^g_t) S_{t-1} + beta_t k_t v_t^T, o = S^T q / sqrt(K), g = -A softplus(W2 W1 x
     + b) per row.
 
-    A convolution of 4 taps with SiLU is applied to q, k and v; then q and k are scaled to length 1. The output of each
-    head has an RMS norm and a low-rank sigmoid gate. The mixer has 4 D² + 4 D r + D H + 12 D parameters, plus a few per
-    channel. Both low-rank maps have rank r = D / H, the width of a head, and no bias (as in transformers' Kimi-Linear).
-    A is drawn from U(1, 16), dt_bias as in Mamba-2. Other layers use PyTorch's default initialisation; output weights
-    are scaled down with depth.
+    A convolution of 4 taps with SiLU is applied to q, k and v; then q and k are scaled to length 1. RMSNorm and a
+    low-rank sigmoid gate are applied to the output of each head. The mixer has 4 D² + 4 D r + D H + 12 D parameters,
+    plus a few per channel. Both low-rank maps have rank r = D / H, the width of a head, and no bias (as in
+    transformers' Kimi-Linear). A is drawn from U(1, 16), and dt_bias is initialised as in Mamba-2. Other layers use
+    PyTorch's default initialisation; output weights are scaled down with depth.
     """
 
     uses = frozenset({"heads", "inner", "state", "conv", "rank"})

@@ -27,11 +27,11 @@ from iclbench.layers.positions import ROTARY_BASE, rotate
 class RetNet(LinearMixer):
     """S_t = gamma_h S_{t-1} + k_t v_t^T, o = S^T q, gamma_h = 1 - 2^(-5-h).
 
-    q and k are rotated by their positions, and k is divided by sqrt(K). Values are twice as wide as tokens. The output
-    of each head has an RMS norm, and all outputs have a SiLU gate. The mixer has 8 D² parameters.
+    q and k are rotated by their positions, and k is divided by sqrt(K). Values are twice as wide as tokens. RMSNorm
+    is applied to the output of each head, and a SiLU gate to the outputs of all heads. The mixer has 8 D² parameters.
 
-    The state is rotated with every token, so that positions are relative to the state and do not grow. The RMS norm has
-    no weights, as in torchscale's code; the paper has a group norm. The angles are those of rotary positions; the
+    The state is rotated with every token, so that positions are relative to the state and do not grow. RMSNorm has no
+    weights, as in torchscale's code; the paper has a group norm. The angles are those of rotary positions; the
     frequencies of torchscale's code extend one step further. Linear layers use PyTorch's default initialisation; output
     weights are scaled down with depth. Torchscale instead uses Xavier initialisation with small gains, and multiplies
     scores by factors that the norm cancels. An optional convolution is followed by SiLU.

@@ -98,7 +98,7 @@ def remarks(task: Slice, evaluator: str) -> Iterator[Text]:
     """Remarks on a leaderboard: models that were trained on another task, and oracles that are not optimal."""
     trained_on = task.results.other_training_tasks
     if lines := tuple(f"{name}: trained on {trained_on[name]}" for name in sorted(task.kinds) if name in trained_on):
-        yield Text("Trained on another task (not in the ranking and the heat map):", lines)
+        yield Text("Trained on another task (not in the ranking or the heat map):", lines)
     yield from beaten_oracles(task, evaluator)
 
 

@@ -22,7 +22,7 @@ def section(results: Results) -> Section:
     table = Table(
         name="provenance",
         title="Prompt sets",
-        caption="Prompt sets of all numbers in this report, with the hash of their task card.",
+        caption="The prompt sets on which the numbers in this report were measured, with hashes of their task cards.",
         frame=frame,
         columns=(
             Column("task", "task"),
