@@ -60,7 +60,7 @@ def answer_columns(
             time, answer = clock.answer(answer, None if after is None else after[i])
         if not is_usable or not all(map(math.isfinite, [time or 0.0, *itertools.chain(*answer.values())])):
             raise DataError(
-                f"the model's answer is not finite; check that {input_name} has the same scale as in training",
+                f"the model's answer is not finite; check that {input_name} is scaled as in training",
                 code="not-finite",
             )
         yield time, answer

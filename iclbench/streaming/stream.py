@@ -173,7 +173,7 @@ class Stream:
             raise DataError(str(error), code=error.code) from error
         if not all(_is_usable(t) for t in state.tensors().values()):
             raise DataError(
-                "the model's state is not finite after this point; check that points have the same scale as in training",
+                "the model's state is not finite after this point; check that points are scaled as in training",
                 code="not-finite",
             )
         return state

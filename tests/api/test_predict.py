@@ -1,4 +1,4 @@
-"""`icl.predict` and `icl.load`: agreement with the model, types of inputs, and errors for invalid arrays."""
+"""`icl.predict` and `icl.load`: agreement with the model, supported types of inputs, and errors for invalid inputs."""
 
 import copy
 import doctest
@@ -160,7 +160,7 @@ def test_requests_that_the_model_cannot_answer_are_refused() -> None:
         icl.predict("ridge", X, Y, QUERIES)
 
 
-def test_classifiers_predict_labels_and_probabilities(classifier_run: Run) -> None:
+def test_classifiers_predict_the_most_probable_labels_and_refuse_invalid_labels(classifier_run: Run) -> None:
     labels = np.arange(8) % 5
     trained = icl.load(classifier_run)
     probabilities = trained.predict_proba(X, labels, QUERIES)
@@ -170,7 +170,7 @@ def test_classifiers_predict_labels_and_probabilities(classifier_run: Run) -> No
     from_tensors = trained.predict(torch.tensor(X), torch.tensor(labels), torch.tensor(QUERIES))
     np.testing.assert_array_equal(from_tensors, expected)
     np.testing.assert_array_equal(trained.predict(X, pd.Series(labels, dtype="Int64"), QUERIES), expected)
-    assert trained.predict_proba(X[:0], [], QUERIES).shape == (3, 5), "an empty context has no labels of a wrong type"
+    assert trained.predict_proba(X[:0], [], QUERIES).shape == (3, 5), "empty labels may have any type"
     with refused("not-applicable", "return_std", "predict_proba"):
         trained.predict(X, labels, QUERIES, return_std=True)
     for outputs, names in (

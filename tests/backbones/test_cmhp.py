@@ -37,7 +37,7 @@ def shape(marks: int) -> TaskShape:
 
 @pytest.mark.parametrize("marks", [1, 97, 984])
 def test_parameter_counts_are_those_of_the_documented_sizes(marks: int) -> None:
-    """The blocks are those of CMANP at width 64 (`test_cmanp`), with 16 latents. The gap network has widths
+    """The blocks have the layers of CMANP (see `test_cmanp`) with width 64 and 16 latents. The gap network has widths
     1,024 -> 64 -> 24, and the mark network 1,024 -> K."""
     layer = 4 * 64 * 64 + 64 + (64 * 256 + 256) + (128 * 64 + 64) + 2 * 2 * 64
     block = 16 * 64 + 4 * layer + 2 * 2 * 64
@@ -136,8 +136,8 @@ def test_predictions_do_not_depend_on_the_predicted_event_or_later_ones() -> Non
 
 
 @torch.no_grad()
-def test_the_learned_latents_are_decoded_before_any_event() -> None:
-    """The reference runs all attention layers except the first one of each block, which has no events to read."""
+def test_the_first_event_is_predicted_from_the_learned_latents() -> None:
+    """The reference omits the first attention layer of each block, because there are no events to attend to."""
     backbone = model(CMHP, **SMALL)
     backbone.embed.marks.weight.fill_(torch.nan)
     latents = backbone.latents.unsqueeze(0)

@@ -1,4 +1,4 @@
-"""Sequence backbones process long sequences in segments, with equal predictions and less memory."""
+"""Sequence backbones process long sequences in segments, which saves memory and does not change predictions."""
 
 from dataclasses import replace
 
@@ -57,7 +57,7 @@ PAIRWISE = [
     (22, None, True),
     (22, PREFIXES, False),
 ]
-# These models differ from others only in their positions or state-space system, so one segment length suffices.
+# Each of these models differs from another one only in its positions or its state-space system, so few cases suffice.
 DERIVED, DERIVED_CASES = ("gpt2-sinusoidal", "s4d"), [(5, None, False), (5, PREFIXES, True)]
 PRODUCT = [
     (segment, prefixes, forked) for segment in (1, 5, 22) for prefixes in (None, PREFIXES) for forked in (False, True)
@@ -74,7 +74,7 @@ PRODUCT = [
         for case in PRODUCT
     ],
 )
-def test_segments_give_the_predictions_of_one_pass(
+def test_predictions_in_segments_equal_those_of_one_pass(
     name: str, segment: int, prefixes: list[int] | None, forked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backbone = model(name)
@@ -89,7 +89,7 @@ def test_segments_give_the_predictions_of_one_pass(
             torch.testing.assert_close(segmented[valid], expected[valid], atol=1e-5, rtol=1e-5)
 
 
-def test_a_context_in_segments_gives_the_predictions_of_one_pass(
+def test_predictions_after_a_context_in_segments_equal_those_of_one_pass(
     backbone: SequenceBackbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = draw(count=4).x
@@ -103,7 +103,7 @@ def test_a_context_in_segments_gives_the_predictions_of_one_pass(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("forked", [False, True])
-def test_gradients_flow_through_the_segments(
+def test_gradients_in_segments_equal_those_of_one_pass(
     backbone: SequenceBackbone, forked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points, gradients = draw(), []
@@ -116,7 +116,7 @@ def test_gradients_flow_through_the_segments(
 
 
 @pytest.mark.parametrize("x_query", [None, draw(count=N + 1).x])
-def test_more_points_than_learned_positions_are_refused_in_segments(
+def test_sequences_longer_than_the_learned_positions_are_refused_even_if_each_segment_fits(
     x_query: Tensor | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pair_sequence, "SEGMENT_SIZE", 5)

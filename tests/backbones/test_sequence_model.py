@@ -77,7 +77,7 @@ def test_a_mixer_has_the_published_number_of_parameters(name: str) -> None:
 
 
 @pytest.mark.parametrize("units", [16, 64])
-def test_the_filter_network_of_hyena_has_the_size_of_its_order(units: int) -> None:
+def test_the_setting_filter_order_determines_the_number_of_parameters_of_hyena(units: int) -> None:
     mixer = model("hyena", layers=1, width=D, filter_order=units).layers[0].mixer
     assert (
         sum(weight.numel() for weight in mixer.parameters()) == 4 * D * D + (units + 17) * D + 2 * units**2 + 9 * units
@@ -86,8 +86,8 @@ def test_the_filter_network_of_hyena_has_the_size_of_its_order(units: int) -> No
 
 @pytest.mark.parametrize("name", UNIFORM)
 def test_a_state_has_the_documented_size(name: str) -> None:
-    """A state holds rows times channels of values, and a window of tokens. For attention and hyena, it grows with
-    the tokens.
+    """For most mixers, the state of an episode consists of a matrix and of a window of the last tokens. The states of
+    attention and Hyena grow with the number of tokens.
     """
     longer = {"max_points": 30} if name == "hyena" else {}
     backbone = model(name, layers=1, width=D, **longer)
@@ -106,7 +106,7 @@ def test_a_state_has_the_documented_size(name: str) -> None:
     windows = {"mamba2": 3 * (2 * D + 128), "deltanet": 9 * D, "gated-deltanet": 9 * D, "kda": 9 * D, "rwkv7": D}
     window = {**windows, "mlstm": 3 * 2 * D}.get(name, 0)
     expected = 2 * (matrix + window + (H if name == "mlstm" else 0))
-    assert sizes[0] == expected, "give the documented rows, values and window of the state in this test"
+    assert sizes[0] == expected, "add the documented rows, values and window of the mixer to this test"
 
 
 def test_a_list_of_mixers_is_repeated_for_all_layers() -> None:
@@ -116,8 +116,8 @@ def test_a_list_of_mixers_is_repeated_for_all_layers() -> None:
 
 
 @pytest.mark.parametrize(("preset", "pairs"), [("grid", 1), ("small", 2)])
-def test_mambaformer_is_a_mamba_block_and_pairs_of_attention_and_mamba(preset: str, pairs: int) -> None:
-    """The n_layer blocks of the released code (n_layer is even) follow a first Mamba block."""
+def test_mambaformer_has_a_mamba_block_followed_by_pairs_of_attention_and_mamba(preset: str, pairs: int) -> None:
+    """In the released code, an even number of blocks (`n_layer`) follows the first Mamba block."""
     config = resolve_run("linear", "mambaformer", preset)
     backbone = config.build(config.task.build())
     mixers = [type(block.mixer).__name__ for block in backbone.layers]
@@ -125,8 +125,8 @@ def test_mambaformer_is_a_mamba_block_and_pairs_of_attention_and_mamba(preset: s
     assert all(block.mlp is None for block in backbone.layers)
 
 
-def test_values_of_the_first_layer_are_passed_through_other_mixers() -> None:
-    """The values of RWKV-7's first layer pass through attention to its later layers."""
+def test_other_mixers_pass_on_the_values_of_the_first_rwkv7_layer() -> None:
+    """Later RWKV-7 layers mix their values with those of the first one."""
     backbone = model("hybrid", layers=3, mixers=["rwkv7", "attention", "rwkv7"], heads=2)
     assert [getattr(block.mixer, "first", None) for block in backbone.layers] == [True, None, False]
     first = backbone.layers[0](torch.randn(2, 6, 16))
@@ -149,7 +149,7 @@ def test_values_of_the_first_layer_are_passed_through_other_mixers() -> None:
         ("lstm", {"feedforward": 3}, "conflict", ["backbone.feedforward", "-o backbone.mlp=swiglu"]),
     ],
 )
-def test_wrong_settings_are_refused(name: str, settings: dict[str, object], code: str, names: list[object]) -> None:
+def test_invalid_settings_are_refused(name: str, settings: dict[str, object], code: str, names: list[object]) -> None:
     with refused(code, *names):
         model(name, **settings)
 
@@ -161,7 +161,7 @@ def assert_conv_is_refused(backbone: str, taps: int, *names: str) -> None:
 
 
 @pytest.mark.parametrize(("backbone", "taps"), [("gla", 1), ("gla", -4), ("gla", 10**20), ("mamba", 1)])
-def test_wrong_numbers_of_taps_are_refused(backbone: str, taps: int) -> None:
+def test_invalid_numbers_of_convolution_taps_are_refused(backbone: str, taps: int) -> None:
     assert_conv_is_refused(backbone, taps, str(taps))
 
 
@@ -173,13 +173,13 @@ def test_hyena_refuses_sequences_longer_than_its_filter() -> None:
     assert model("hyena", max_points=30).predict_next(points(14)).point().shape == (2, 14, 1)
 
 
-def test_a_filter_that_is_shorter_than_the_trained_sequence_is_refused() -> None:
+def test_a_filter_shorter_than_the_training_sequences_is_refused() -> None:
     with refused("bad-value", "backbone.max_points=12", "-o backbone.max_points=13"):
         model("hyena", max_points=12)
 
 
-def test_the_cost_of_a_filter_depends_on_the_sequence_length_not_on_the_maximum_length() -> None:
-    """A filter for half a billion points does not allocate half a billion numbers."""
+def test_a_filter_is_computed_only_up_to_the_length_of_the_sequence() -> None:
+    """A model for up to half a billion points answers six points without computing a filter of that length."""
     backbone = model("hyena", max_points=500_000_000)
     assert bool(backbone.predict_next(points(6)).point().isfinite().all())
 
@@ -197,8 +197,8 @@ def test_the_error_for_mamba_without_a_convolution_suggests_the_hybrid_backbone(
     resolve_run("linear", "hybrid", "smoke", overrides=['backbone.mixers=["mamba"]', "backbone.conv=0"])
 
 
-def test_growing_states_of_unequal_episodes_are_padded() -> None:
-    """Updates may have different numbers of new points per episode. Keys and values are then padded on the left."""
+def test_states_that_grow_by_different_numbers_of_points_per_episode_are_padded() -> None:
+    """Keys and values are padded on the left."""
     backbone, batch = model("hybrid", layers=3, mixers=["mamba2", "attention", "hyena"], max_points=40), points(9)
     mask = torch.ones(2, 9, dtype=torch.bool)
     mask[0, 4:] = False

@@ -95,7 +95,7 @@ def test_joint_scores_depend_on_true_outputs_and_predictions_do_not() -> None:
 
 
 @torch.no_grad()
-def test_the_order_of_the_targets_matters() -> None:
+def test_joint_scores_and_predictions_depend_on_the_order_of_targets() -> None:
     model, episodes = build("tnp-a", {"samples": 3}), batch([(5, 5)])
     targets = episodes.queries.span(1)
     backwards = targets.map(lambda t: t.flip(1))
@@ -107,8 +107,8 @@ def test_the_order_of_the_targets_matters() -> None:
 
 @torch.no_grad()
 def test_paths_have_the_marginals_of_the_joint_density() -> None:
-    """For two targets with one output, the density integrates to 1 over both targets. Its integral over the first
-    target equals the mixture over many paths."""
+    """The joint density of two targets with one output integrates to 1. Its integral over the first target equals the
+    predicted density of the second target, which is a mixture over many paths."""
     model = build("tnp-a", {"samples": 4000, "permute": False}, y_dim=1)
     x, y = torch.tensor([[[0.3, -1.0], [1.2, 0.4]]]).double(), torch.tensor([[[0.5], [-0.7]]]).double()
     context, x_target = Points.full(x, y), torch.tensor([[[0.1, 0.2], [0.9, -0.3]]]).double()
@@ -142,9 +142,9 @@ def test_paths_do_not_depend_on_the_number_of_episodes_per_pass(monkeypatch: pyt
 
 
 @torch.no_grad()
-def test_later_targets_depend_on_the_sampled_points_and_labels_of_earlier_targets() -> None:
-    """For a point head, two paths with the same order are equal. Labels are sampled, and probabilities are averaged
-    over paths.
+def test_later_targets_depend_on_predicted_points_or_sampled_labels_of_earlier_targets() -> None:
+    """With a point head, all paths with the same order of targets are equal. With a categorical head, each path samples
+    labels, and the predicted probabilities are means over paths.
     """
     point, episodes = build("tnp-a", {"samples": 2, "permute": False}, "point"), batch()
     x, y, x_target, _ = unpadded_episode(episodes, 0)
@@ -173,8 +173,10 @@ def test_later_targets_depend_on_the_sampled_points_and_labels_of_earlier_target
 
 @pytest.mark.parametrize("portions", [False, True])
 @torch.no_grad()
-def test_every_sample_is_a_separate_path(portions: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All samples differ, even if a prediction averages over fewer paths. Their mean equals that of many paths."""
+def test_samples_are_distinct_paths_that_depend_only_on_the_seed(
+    portions: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All samples differ, even if the setting `samples` is smaller. Their mean equals that of many paths."""
     model, episodes = build("tnp-a", {"samples": 2}), batch()
     query = (episodes.context, episodes.queries.x)
     answer = build("tnp-a", {"samples": 500}).predict_targets(*query)

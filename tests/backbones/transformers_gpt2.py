@@ -1,4 +1,4 @@
-"""GPT-2 of the transformers library, as a reference for the layers of GPT-2."""
+"""The GPT-2 model of the transformers library, used as a reference implementation in tests."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ UNIT = 60.0
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs on sequences in seconds that are read in minutes: observed from time 0, and from the first event."""
+    """Three runs on event logs in seconds, with minutes as the unit of the model. Sequences are observed from time 0,
+    or, for the run `first`, from their first event."""
     folder = tmp_path_factory.mktemp("trained")
     times = torch.rand(8, 20, generator=torch.Generator().manual_seed(0)).cumsum(1)
     rows = [json.dumps({"times": (60 * each).tolist(), "marks": [n % 3 for n in range(20)]}) for each in times]
@@ -90,7 +91,7 @@ def test_json_lines_have_the_time(results: Path, tmp_path: Path, capsys: pytest.
     ("run", "options", "times"),
     [("minutes", ["--start", "1.7e9"], [1.7e9 + 30]), ("first", [], [1.7e9, 1.7e9 + 30])],
 )
-def test_an_observation_starts_at_the_given_time(
+def test_an_observation_starts_at_the_given_time_or_at_the_first_event(
     run: str,
     options: list[str],
     times: list[float],
@@ -98,7 +99,8 @@ def test_an_observation_starts_at_the_given_time(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The start is that of the option or of the training. Large times do not reduce the precision of answers."""
+    """Without the option `--start`, observations start as in training. Large times do not reduce the precision of
+    answers."""
     text = "".join(f"{time!r},0\n" for time in times)
     (tmp_path / "data.csv").write_text(text + "1700000090.25,2\n?,?\n")
     code, out, err = stream(results, "--csv", tmp_path / "data.csv", *options, run=run, capsys=capsys)

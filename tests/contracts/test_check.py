@@ -155,7 +155,7 @@ def test_a_model_that_looks_ahead_on_only_one_path_fails(
     assert all(lines[-1].count(contract) == 1 for contract in contracts)
 
 
-def test_a_model_of_events_is_checked_on_events_and_fails_if_it_reads_the_event_it_predicts(
+def test_an_event_model_is_checked_on_events_and_fails_if_it_reads_the_event_it_predicts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     code, lines = run_check(EventModel, capsys)
@@ -199,7 +199,7 @@ def test_a_model_with_parameters_initialised_to_zero_is_checked(capsys: pytest.C
     assert code == 0, [line for line in lines if line.startswith("FAILED")]
 
 
-def test_check_builds_small_models_independent_of_the_default_size() -> None:
+def test_check_builds_small_models_even_if_the_default_size_is_large() -> None:
     counts = [model.parameter_count for _, model, _ in _backbone_cases("wide", Wide, {})]
     assert counts and max(counts) < 2 * BUDGETS[0]
 
@@ -218,7 +218,7 @@ def test_estimators_that_need_settings_or_a_family_are_checked(name: str, capsys
 
 
 @pytest.mark.parametrize(("name", "family"), [("gp-kernel-oracle", "gp-mixture"), ("event-oracle", "point-process")])
-def test_an_estimator_of_one_family_names_the_family(
+def test_checking_an_estimator_for_one_family_advises_to_check_the_family(
     name: str, family: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", name]) == 2
@@ -233,7 +233,8 @@ def test_hyena_can_read_related_datasets_of_an_example_task() -> None:
     assert not failures(backbone, episodes_of(shape), Tolerance(2e-5, 1e-4))
 
 
-# Estimators for a single family. For them, `check` refers to the family, which has a contract about its oracles.
+# Estimators for a single family. For these, `iclbench check` advises to check the family, which has a contract about
+# its oracles.
 OF_ONE_FAMILY = {
     "gp-kernel-oracle",
     "gp-periodic-mean",
@@ -256,12 +257,12 @@ OF_ONE_FAMILY = {
 REGISTERED = {name for registry in (BACKBONES, ESTIMATORS, FAMILIES) for name in registry.entries} - OF_ONE_FAMILY
 
 
-# Families that read files of the user, which do not exist in the tests.
+# Families that read data files. This test has no such files.
 OF_DATA = {"era5", "events", "tabular"}
 
 
 @pytest.mark.parametrize("name", sorted(OF_DATA))
-def test_missing_data_raise_a_usage_error_instead_of_breaking_a_contract(
+def test_missing_data_are_reported_as_a_usage_error_and_not_as_a_broken_contract(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ICLBENCH_DATA", raising=False)

@@ -66,7 +66,7 @@ class Transposed(Net):
 class Integers(Net):
     def change(self, answer):
         point = Point(answer)
-        object.__setattr__(point, "mean", answer.long())  # past the checks of types in tests
+        object.__setattr__(point, "mean", answer.long())  # bypasses the type checks that are active in tests
         return point
 
 
@@ -278,7 +278,7 @@ def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, st
         ("Exits", 1, ["mynet:Exits.change", "sys.exit(0)"]),
     ],
 )
-def test_the_error_of_training_names_the_class_and_does_not_suggest_a_bug_report(
+def test_errors_of_plug_ins_in_training_name_the_class_and_do_not_suggest_a_bug_report(
     name: str, code: int, names: list[str], net: Path, card_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     exit_code, _, err = run("train", card_path, f"mynet:{name}", "-p", "smoke", "--results", net / "r", capsys=capsys)
@@ -286,7 +286,7 @@ def test_the_error_of_training_names_the_class_and_does_not_suggest_a_bug_report
     assert not re.search(r"\bbug\b", " ".join(err))
 
 
-def test_an_invalid_prediction_fails_its_cell_and_the_reason_names_the_class(
+def test_an_invalid_prediction_is_a_failed_row_whose_reason_names_the_class(
     net: Path, card_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     short = "return Point(answer if self.training else answer[:, :5])\n"

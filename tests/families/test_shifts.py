@@ -50,7 +50,7 @@ def test_orthants_put_the_context_in_one_orthant_and_do_not_constrain_the_query(
     assert episodes.scored.all()
 
 
-def test_the_orthogonal_query_is_orthogonal_to_earlier_inputs_and_defined_below_d():
+def test_orthogonal_queries_are_orthogonal_to_all_earlier_inputs_and_unscored_after_d_inputs():
     episodes = draw("orthogonal-query")
     for n in range(DIM):
         before = episodes.context.x[:, :n].double()
@@ -64,7 +64,7 @@ def test_the_orthogonal_query_is_orthogonal_to_earlier_inputs_and_defined_below_
     torch.testing.assert_close(episodes.targets.y[..., 0], noiseless_outputs(episodes, episodes.targets.x))
 
 
-def test_the_orthogonal_query_is_defined_everywhere_with_fewer_points_than_dimensions():
+def test_all_orthogonal_queries_are_scored_if_there_are_fewer_points_than_dimensions():
     episodes = draw("orthogonal-query", points=3)
     assert episodes.scored.all()
     assert (episodes.context.x[:, 0] * episodes.targets.x[:, 1]).sum(-1).abs().max() < 1e-5
@@ -92,7 +92,7 @@ def test_subspace_sets_the_second_half_to_zero_and_does_not_change_the_first():
 
 
 @pytest.mark.parametrize("dim", [5, 6])
-def test_a_random_subspace_has_half_the_rank_and_the_full_length(dim):
+def test_a_random_subspace_halves_the_rank_of_inputs_and_preserves_their_mean_squared_length(dim):
     family = Linear(Linear.Parameters(dim=dim))
     episodes = draw("subspace-random", family, episodes=500)
     ranks = torch.linalg.matrix_rank(episodes.context.x.double(), rtol=1e-5)

@@ -1,7 +1,7 @@
 """Run one command in a new process: a fork of this process, which has imported torch, or a new Python interpreter.
 
-A fork takes milliseconds, and a new interpreter takes seconds. A fork can be killed, limited, and run without standard
-streams. Only trials of the startup of Python need a new interpreter.
+A fork takes milliseconds, and a new interpreter takes seconds. Both can be killed, limited, and run without standard
+streams. Only trials of Python's startup need a new interpreter.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ MODULES = (
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a process. None does not change a limit.
+    """Limits of a process. None means that a limit does not change.
 
     Attributes:
-        memory: bytes of address space. A fork has them in addition to those of this process.
+        memory: bytes of address space. For a fork, the address space of this process is added.
         file_size: the maximum number of bytes of a file.
         powerless: whether permissions also apply to root (forks only).
         closed: the standard streams (0, 1, 2) to close.
@@ -261,7 +261,7 @@ class Command:
                 return end.code or 0
             print(end.code, file=sys.stderr)  # noqa: T201  (as Python itself does)
             return 1
-        except BaseException:  # like the interpreter itself
+        except BaseException:  # printed like an uncaught exception in Python
             import traceback
 
             traceback.print_exc()
@@ -274,7 +274,7 @@ def call(arguments: Sequence[str], folder: Path, **options: object) -> Outcome:
 
 
 def preload() -> None:
-    """Import the modules for forks once."""
+    """Import all modules that forks need."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     for module in MODULES:
         importlib.import_module(module)

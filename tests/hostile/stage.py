@@ -1,4 +1,4 @@
-"""The inputs of trials: a small task, two trained runs and a partial one, their tables, a report and a grid.
+"""The inputs of trials: a small task, three trained runs and an interrupted one, their tables, a report and a grid.
 
 The commands of iclbench create these files once, and each trial works on a copy.
 """
@@ -48,7 +48,7 @@ LANGUAGE = (
     "--no-controls",
     "--offline",
 )
-# Commands that read the results folder.
+# Commands whose output depends on the trained runs.
 READERS = (EVAL, PROBE, ("cost", "cnp", "--points", "4", "--episodes", "2"), ("list", "runs"), ("show", "gpt"), REPORT)
 
 LINES = 400
@@ -60,7 +60,7 @@ class Stage:
 
     Attributes:
         home: the folder, with `results` (after all commands), `trained` (runs without tables), `half` (a run killed in
-            training), `swept` (a finished grid) and the input files.
+            training), `swept` (a completed grid) and the input files.
         outputs: the standard output of each command.
         seconds: the duration of each command in seconds.
     """
@@ -94,7 +94,7 @@ class Stage:
 
 
 def build(home: Path, sweep: bool = True) -> Stage:
-    """Create the inputs, with a finished grid if `sweep`. Raise `RuntimeError` if a command fails."""
+    """Create the inputs, and run the grid if `sweep`. Raise `RuntimeError` if a command fails."""
     home.mkdir(parents=True, exist_ok=True)
     stage = Stage(home)
     write_inputs(home)
@@ -102,7 +102,7 @@ def build(home: Path, sweep: bool = True) -> Stage:
     def run_command(arguments: Sequence[str], **options: Any) -> Outcome:
         outcome = call(arguments, home, **options)
         if outcome.code:
-            raise RuntimeError(f"iclbench {' '.join(arguments)} failed undisturbed: {outcome.err[-2000:]}")
+            raise RuntimeError(f"iclbench {' '.join(arguments)} failed without a disturbance: {outcome.err[-2000:]}")
         stage.outputs[arguments], stage.seconds[arguments] = outcome.out, outcome.seconds
         return outcome
 
@@ -114,7 +114,7 @@ def build(home: Path, sweep: bool = True) -> Stage:
     if sweep:
         run_command(SWEEP, fresh=True, environment={"ICLBENCH_RESULTS": "swept"})
     _build_partial_run(home)
-    with contextlib.redirect_stderr(io.StringIO()):  # hide progress bars
+    with contextlib.redirect_stderr(io.StringIO()):  # hides progress bars
         save_tiny_model("gpt2", home / "model")
     return stage
 
@@ -165,7 +165,7 @@ def write_inputs(home: Path) -> None:
 
 
 def mnist(data: Path) -> None:
-    """Write eighty synthetic digits to the four files of MNIST."""
+    """Write the four files of MNIST, with 80 synthetic images in the training part and 80 in the test part."""
     folder = data / "mnist"
     folder.mkdir(parents=True)
     for part in ("train", "t10k"):

@@ -29,7 +29,7 @@ def make_outcome(code: int = 0, out: str = "", err: str = "", hung: bool = False
         make_outcome(1, "2 failed\n"),
     ],
 )
-def test_expected_outcomes_of_commands_give_no_complaints(outcome: Outcome) -> None:
+def test_permitted_outcomes_give_no_complaints(outcome: Outcome) -> None:
     assert verdicts.check_outcome(outcome) == []
 
 
@@ -49,7 +49,7 @@ def test_expected_outcomes_of_commands_give_no_complaints(outcome: Outcome) -> N
         (make_outcome(0, "\x1b[31mred"), "control characters"),
     ],
 )
-def test_unexpected_outcomes_of_commands_give_a_complaint(outcome: Outcome, complaint: str) -> None:
+def test_each_kind_of_faulty_outcome_gives_a_complaint(outcome: Outcome, complaint: str) -> None:
     assert any(complaint in actual for actual in verdicts.check_outcome(outcome))
 
 
@@ -127,8 +127,8 @@ def test_a_damaged_card_is_shown_or_refused_in_one_line(stage: Stage, tmp_path: 
 
 
 @pytest.mark.slow
-def test_hundreds_of_hostile_trials(capfd: pytest.CaptureFixture[str]) -> None:
-    """The trials run in a new process without the shape checks that `make test` adds, as for users."""
+def test_hundreds_of_hostile_trials_succeed(capfd: pytest.CaptureFixture[str]) -> None:
+    """The trials run in a new process, without the checks of tensor shapes that are active in tests."""
     with capfd.disabled():
         process = subprocess.run([sys.executable, "-m", "tests.hostile"], cwd=Path(__file__).parents[2], check=False)
     assert process.returncode == 0

@@ -42,7 +42,7 @@ def test_the_canonical_order_depends_on_inputs_outputs_and_labels() -> None:
     assert labels in ([0, 1, 2, 3], [3, 2, 1, 0])
 
 
-def test_the_random_numbers_of_a_point_do_not_depend_on_the_number_of_points() -> None:
+def test_random_numbers_do_not_depend_on_the_number_of_points_and_are_uncorrelated() -> None:
     numbers = fixed_uniforms(3, 600, torch.zeros(1))
     for count in (0, 1, 255, 256, 257):
         assert torch.equal(fixed_uniforms(3, count, torch.zeros(1)), numbers[..., :count])
