@@ -14,7 +14,7 @@ FAILED = {"status": "failed", "reason": "r"}
 
 
 def row(run: str, value: float | None, step: int | None = None, **columns: object) -> dict[str, object]:
-    """An accuracy of a run after training or at a step; the interval is 0.1 wide on both sides."""
+    """The accuracy of a run, after training or at a training step, with the interval ±0.1."""
     measured: dict[str, object] = {"run": run, "contestant": run.removesuffix("-s0").removesuffix("-s1")}
     if value is not None:
         measured |= {"value": value, "low": value - 0.1, "high": value + 0.1}
@@ -29,7 +29,8 @@ def slice_of(*rows: dict[str, object]) -> Slice:
 
 @pytest.fixture(scope="module")
 def task() -> Slice:
-    """Two seeds of m, of which one has fewer steps; n without rows after training; f with a seed that failed on ICL."""
+    """A slice with two seeds of m, one of which has fewer steps; n, which has no rows after training; and f, which has
+    a seed that failed on ICL."""
     return slice_of(
         row("m-s0", 0.8),
         row("m-s1", 0.6),
@@ -61,7 +62,7 @@ def test_final_accuracies_are_means_over_seeds_after_training(task: Slice) -> No
     assert "shift" not in frame.columns
 
 
-def test_a_trajectory_has_the_steps_of_all_runs_of_a_contestant(task: Slice) -> None:
+def test_a_trajectory_contains_only_steps_that_all_runs_of_a_contestant_have(task: Slice) -> None:
     frame = trajectory(task)
     assert frame[["contestant", "axis_value", "runs"]].to_numpy().tolist() == [["m", 10, 2], ["n", 10, 1], ["n", 20, 1]]
     assert frame["value"].tolist() == pytest.approx([0.2, 0.9, 0.5]) and frame.index.tolist() == [0, 1, 2]
@@ -74,7 +75,7 @@ def test_contestants_with_a_diverged_run_have_no_accuracies() -> None:
     assert final(task)["contestant"].tolist() == ["n"] and trajectory(task)["contestant"].tolist() == ["n"]
 
 
-def test_the_last_step_is_that_of_each_run_and_test() -> None:
+def test_without_rows_after_training_each_run_and_test_uses_its_own_last_step() -> None:
     task = slice_of(
         row("m-s0", 0.1, 10),
         row("m-s0", 0.3, 20),
@@ -84,13 +85,13 @@ def test_the_last_step_is_that_of_each_run_and_test() -> None:
     assert final(task).set_index("evaluator")["value"].to_dict() == pytest.approx({"icl": 0.4, "iwl": 0.7})
 
 
-def test_fresh_sequences_are_not_a_test_of_the_family() -> None:
+def test_the_question_targets_is_not_a_test_of_the_family() -> None:
     fresh = row("m-s0", 0.8, evaluator="targets")
     assert not has_tests(slice_of(fresh))
     assert has_tests(slice_of(fresh, row("m-s0", 0.8, 10)))
 
 
-def test_the_peak_is_the_first_step_with_the_highest_accuracy_of_the_test() -> None:
+def test_the_peak_is_the_first_step_with_the_highest_accuracy_on_a_test() -> None:
     rows = [
         ("icl", "b", 30, 0.7),
         ("icl", "b", 20, 0.7),

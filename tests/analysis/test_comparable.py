@@ -1,4 +1,4 @@
-"""Comparable rows, repetitions of runs, and the names of variants of a backbone."""
+"""Selection of comparable rows, detection of retrained runs, and names of the variants of a backbone."""
 
 from collections.abc import Iterable
 
@@ -55,20 +55,21 @@ def names(values: pd.DataFrame) -> list[str]:
 
 
 def used(values: pd.DataFrame) -> tuple[list[str], tuple[str, ...]]:
-    """The prompt set of every used row, and the lines on the other prompt sets."""
+    """The prompt set of every used row, and the messages about unused prompt sets."""
     kept_rows, lines = drop_other_prompt_sets(values)
     assert kept_rows.columns.tolist() == values.columns.tolist()
     assert kept_rows.index.tolist() == list(range(len(kept_rows)))
     return kept_rows["prompt_set"].tolist(), lines
 
 
-def test_local_runs_with_other_settings_replace_packed_runs() -> None:
+def test_local_runs_with_different_settings_replace_packed_runs() -> None:
     packed = rows([("same", 0, "a"), ("other", 0, "a"), ("packed-only", 0, "a"), ("unknown", 0, None)])
     local = rows([("same", 0, "a"), ("other", 0, "b"), ("unknown", 0, "c")])
     replaced, (line,) = retrained_runs(packed, local)
     assert replaced == {"other"}
     assert all(name in line for name in ("bursty", "small", "'other'"))
-    # Metrics that compare contestants also use packed rows, so that new rows of them do not mean that a run is new.
+    # Metrics that compare contestants are recomputed when any contestant changes, so they do not show that a run was
+    # retrained.
     for metric in tables.COMPARISON_METRICS:
         compared = pd.concat([local, rows([("other", 0, "a")]).assign(metric=metric)], ignore_index=True)
         assert retrained_runs(packed, compared)[0] == {"other"}
@@ -76,7 +77,7 @@ def test_local_runs_with_other_settings_replace_packed_runs() -> None:
         assert retrained_runs(rows([("same", 0, "a")]), compared)[0] == set()
 
 
-def test_local_runs_with_other_weights_replace_packed_runs() -> None:
+def test_local_runs_with_different_values_replace_packed_runs() -> None:
     packed = pd.concat([rows([("same", 0, "a")]), rows([("same", 0, "a")]).assign(prompt_set="q")], ignore_index=True)
     for value, low, high, replaced in (
         (0.5, None, None, set()),
@@ -88,7 +89,7 @@ def test_local_runs_with_other_weights_replace_packed_runs() -> None:
         assert retrained_runs(packed, tables.frame("values", local))[0] == replaced
 
 
-def test_scores_on_another_scale_are_not_comparable() -> None:
+def test_scores_on_a_different_scale_are_removed() -> None:
     scores = rows([(name, 0, "a") for name in ("one", "two", "three")])
     scores = scores.assign(metric="score", reason="squared_error: 1 is ridge", normaliser=0.5)
     other = rows([("mine", 0, "b")]).assign(metric="score", reason="squared_error: 1 is knn-3", normaliser=0.4)
@@ -128,7 +129,7 @@ def test_variants_are_named_after_the_common_words_of_their_runs() -> None:
     assert variants == ["coqe", "coqe", "coqe-noise-5", "mine", "x-s1"]
 
 
-def test_variants_with_equal_names_get_their_hashes() -> None:
+def test_variants_with_equal_names_are_distinguished_by_their_hashes() -> None:
     variants = rows([("bursty-coqe-small-s0", 0, "aaaa1111"), ("bursty-coqe-small-s1", 1, "bbbb2222")])
     assert names(variants) == ["coqe (aaaa)", "coqe (bbbb)"]
 
@@ -140,17 +141,17 @@ def test_variants_of_one_backbone_do_not_rename_another() -> None:
 
 
 @pytest.mark.parametrize("variant", ["a", None])
-def test_runs_with_equal_variant_and_seed_have_the_names_of_the_runs(variant: str | None) -> None:
+def test_runs_with_equal_variant_and_seed_are_separate_contestants_named_after_the_runs(variant: str | None) -> None:
     assert names(rows([("left", 0, variant), ("right", 0, variant)])) == ["left", "right"]
 
 
-def test_rows_without_a_variant_belong_to_that_of_their_run() -> None:
+def test_rows_without_a_variant_belong_to_the_variant_of_their_run() -> None:
     values = rows([("bursty-coqe-small-s0", 0, "a"), ("bursty-coqe-small-s1", 1, "a")])
     without_variant = values.assign(variant=pd.NA, evaluator="iwl").astype(values.dtypes)
     assert set(names(pd.concat([values, without_variant], ignore_index=True))) == {"coqe"}
 
 
-def test_the_evaluation_on_a_longer_task_does_not_change_the_trained_length() -> None:
+def test_evaluating_a_run_on_a_longer_task_does_not_change_its_training_length() -> None:
     """Two variants are trained with the same number of examples, and one of them is evaluated on a longer task."""
     trained = rows([("x-s0", 0, "aaaa1111"), ("y-s1", 1, "bbbb2222")]).assign(n_context=10)
     transferred = rows([("x-s0", 0, "aaaa1111")]).assign(contestant="coqe@bursty", trained_on="bursty")
@@ -159,8 +160,8 @@ def test_the_evaluation_on_a_longer_task_does_not_change_the_trained_length() ->
     assert renamed.loc[renamed["task"].eq("bursty"), "contestant"].tolist() == ["x", "y"]
 
 
-def test_the_length_of_a_run_on_another_task_is_the_largest_of_its_prompts() -> None:
-    """Only one of two variants has rows on prompts of an unknown length."""
+def test_a_run_that_was_trained_on_another_task_gets_the_length_of_its_longest_prompts() -> None:
+    """One of the two variants also has rows on prompts of unknown length."""
     varied = rows([("x-s0", 0, "aaaa"), ("y-s0", 0, "bbbb")]).assign(
         contestant="coqe@u", trained_on="u", prompt_set="q"
     )
@@ -190,7 +191,7 @@ def test_scores_without_a_prompt_set_are_compared_with_one_another() -> None:
 
 
 def test_scales_are_compared_within_one_contest() -> None:
-    """Each column of the contest separates the two scores, which have different scales."""
+    """Two scores that differ in any column that identifies a contest may have different scales."""
     score = rows([("one", 0, "a")]).assign(metric="score", score_of="squared_error", score_one="ridge", normaliser=1.0)
     other = rows([("two", 0, "a")]).assign(metric="score", score_of="squared_error", score_one="knn-3", normaliser=2.0)
     assert len(drop_other_scales(joined(score, other))[1]) == 1
@@ -198,7 +199,7 @@ def test_scales_are_compared_within_one_contest() -> None:
         assert drop_other_scales(joined(score, other.assign(**contest)))[1] == ()
 
 
-def test_scales_are_counted_by_runs_and_published_scores_have_none() -> None:
+def test_the_scale_with_the_most_runs_is_used_and_published_scores_have_no_scale() -> None:
     score = rows([("one", 0, "a"), ("two", 0, "a")]).assign(metric="score", score_of="squared_error", normaliser=1.0)
     main = score.assign(score_one="ridge")
     of_one_run = [rows([("three", 0, "a")]).assign(metric="score", n_related=n) for n in range(3)]
@@ -215,7 +216,7 @@ def test_scales_are_counted_by_runs_and_published_scores_have_none() -> None:
 
 
 def test_the_prompt_set_of_most_runs_is_used() -> None:
-    """Three rows of one run are fewer than the rows of two runs."""
+    """Prompt sets are compared by their number of runs, not of rows: two runs outweigh three rows of one run."""
     many = joined(*(rows([("old", 0, "a")]).assign(prompt_set="a", metric=metric) for metric in ("x", "y", "z")))
     two = rows([("one", 0, "a"), ("two", 1, "a")])
     prompt_sets, (line,) = used(joined(many, two))
@@ -227,7 +228,7 @@ def test_the_prompt_set_of_most_runs_is_used() -> None:
     assert [name in line for name, line in zip("yz", used(three)[1], strict=True)] == [True, True]
 
 
-def test_lines_on_other_prompt_sets_are_sorted_by_task_and_prompt_set() -> None:
+def test_messages_about_unused_prompt_sets_are_sorted_by_task_and_prompt_set() -> None:
     """The prompt set z has more runs than y and q."""
     runs = rows([(f"run-{i}", i, "a") for i in range(6)])
     prompt_sets = {"t": ["p", "p", "p", "z", "z", "y"], "s": ["p", "p", "p", "p", "p", "q"]}
@@ -275,7 +276,7 @@ def test_prompt_sets_are_compared_within_one_group(
     assert len(lines) == are_compared
 
 
-def test_the_line_on_another_prompt_set_names_the_command_of_its_rows() -> None:
+def test_the_message_about_an_unused_prompt_set_names_the_step_to_repeat() -> None:
     main = rows([("one", 0, "a"), ("two", 1, "a")])
     for columns, command in (
         ({"evaluator": "probe", "n_context": 4}, "probe"),
@@ -287,7 +288,7 @@ def test_the_line_on_another_prompt_set_names_the_command_of_its_rows() -> None:
         assert [word for word in ("probe", "train", "evaluate") if word in line.split("(q)")[1].split()] == [command]
 
 
-def test_runs_of_other_lengths_have_other_prompts_unless_a_shift_sets_the_length() -> None:
+def test_prompt_sets_of_different_training_lengths_are_used_unless_the_number_of_examples_is_fixed() -> None:
     short = rows([("one", 0, "a"), ("two", 1, "a")]).assign(evaluator="next", n_context=8)
     long = rows([("three", 0, "b")]).assign(evaluator="next", n_context=16, prompt_set="q")
     assert used(joined(short, long)) == (["p", "p", "q"], ())
@@ -299,7 +300,7 @@ def test_runs_of_other_lengths_have_other_prompts_unless_a_shift_sets_the_length
     assert used(joined(short, long, *probes))[0] == ["p", "p", "q", "p", "p"]
 
 
-def test_rows_of_other_data_than_those_of_the_training_are_not_used() -> None:
+def test_rows_on_data_that_differ_from_the_training_data_are_not_used() -> None:
     main = rows([("one", 0, "a")]).assign(data="glyphs=omniglot")
     other = main.assign(run="two", trained_data="f1nger", data="glyphs=mine", prompt_set="q")
     also = other.assign(run="three", metric="score")
@@ -309,7 +310,7 @@ def test_rows_of_other_data_than_those_of_the_training_are_not_used() -> None:
     assert len(drop_other_prompt_sets(joined(main, other, also.assign(prompt_set="r")))[1]) == 2
 
 
-def test_the_training_length_is_the_end_of_the_curve_without_a_shift() -> None:
+def test_the_training_length_is_the_largest_context_size_of_the_curve_without_a_shift() -> None:
     run = rows([("m-s0", 0, "a")], "m").assign(evaluator="next", metric="squared_error")
     curve = joined(*(run.assign(n_context=n) for n in (0, 8, 4)))
     longer = [
@@ -325,7 +326,7 @@ def test_the_training_length_is_the_end_of_the_curve_without_a_shift() -> None:
     assert lengths.tolist() == [8, 8, 8, 8, 8, 8, 8, 8, pd.NA, pd.NA]
 
 
-def test_methods_on_prompts_of_runs_with_different_lengths_have_no_training_length() -> None:
+def test_methods_have_no_training_length_if_runs_of_different_lengths_share_their_prompts() -> None:
     run = rows([("m-s0", 0, "a")], "m").assign(evaluator="next", metric="squared_error", n_context=8)
     longer = run.assign(run="n-s0", n_context=16)
     baselines = [run.assign(run=name, kind="baseline", prompt_set=name) for name in ("p", "q", "r")]
@@ -337,7 +338,7 @@ def test_methods_on_prompts_of_runs_with_different_lengths_have_no_training_leng
     assert lengths.tolist() == [8, 16, 8, 16, 8, pd.NA, 16]
 
 
-def test_runs_with_other_lengths_are_no_variants() -> None:
+def test_runs_with_different_training_lengths_are_not_variants_of_each_other() -> None:
     short = rows([("x-s0", 0, "aaaa"), ("x-s1", 1, "aaaa")]).assign(n_context=8)
     long = rows([("y-s0", 0, "bbbb")]).assign(n_context=16, prompt_set="q")
     assert names(joined(short, long)) == ["coqe"] * 3
@@ -350,13 +351,13 @@ def test_each_task_and_preset_has_its_own_variants() -> None:
         assert names(joined(varied, rows([("x-s0", 0, "aaaa")]).assign(**columns))) == ["x", "y", "coqe"]
 
 
-def test_all_runs_of_a_variant_with_a_repeated_seed_have_the_names_of_the_runs() -> None:
+def test_if_a_variant_repeats_a_seed_each_of_its_runs_is_a_contestant_named_after_the_run() -> None:
     values = rows([("left", 0, "a"), ("right", 0, "a"), ("third", 1, "a"), ("x-s0", 0, "b"), ("x-s1", 1, "b")])
     assert names(values) == ["left", "right", "third", "x", "x"]
     assert names(values.iloc[:3]) == ["left", "right", "third"]
 
 
-def test_names_of_models_on_another_task_and_with_a_method_keep_their_ends() -> None:
+def test_renamed_variants_keep_the_suffixes_for_another_training_task_and_for_a_method() -> None:
     varied = rows([("bursty-coqe-small-s0", 0, "a"), ("bursty-coqe-wide-small-s0", 0, "b")])
     varied = varied.assign(model="coqe")
     on_other_task = varied.assign(contestant="coqe@u", trained_on="u", task="v")
@@ -382,12 +383,12 @@ def test_classical_methods_are_not_renamed() -> None:
     assert names(joined(untrained, rows([("x-s0", 0, "a"), ("y-s0", 0, "b")]))) == ["coqe", "coqe", "x", "y"]
 
 
-def test_a_variant_without_common_words_has_the_first_name_of_its_runs() -> None:
+def test_a_variant_whose_runs_have_no_words_in_common_is_named_after_the_alphabetically_first_run() -> None:
     assert variant_name(["right", "left"], [0, 1], "bursty", "small") == "left"
     assert variant_name(["right+m", "left+m"], [0, 1], "bursty", "small", "+m") == "left+m"
     assert variant_name(["bursty-x-small-s0", "bursty-x-small-s1"], [0, 1], "bursty", "small") == "x"
 
 
-def test_a_hash_is_only_in_the_names_of_variants_that_need_it() -> None:
+def test_variants_with_unique_names_get_no_hash() -> None:
     values = rows([("x-s0", 0, "aaaa1"), ("x-s1", 1, None), ("y-s2", 2, "cccc1")])
     assert names(values) == ["x (aaaa)", "x (unknown)", "y"]

@@ -1,4 +1,4 @@
-"""Scores of single episodes: the first table with a run, means over runs, and sums over events."""
+"""Scores of single episodes: selection of tables, means over runs, and sums over events."""
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ Scores = dict[tuple[int, int], float]
 
 
 def errors(run: str, scores: Scores, **columns: object) -> pd.DataFrame:
-    """A table with the score of every episode and context size."""
+    """A table of scores by episode and context size."""
     row = {"run": run, "prompt_set": "p", "metric": "squared_error"} | columns
     return tables.frame(
         "errors", [row | {"episode": e, "n_context": n, "value": value} for (e, n), value in scores.items()]
@@ -20,7 +20,7 @@ def errors(run: str, scores: Scores, **columns: object) -> pd.DataFrame:
 
 
 def heights(run: str, values: list[float], **columns: object) -> pd.DataFrame:
-    """A table with the mean height of the curve of every episode."""
+    """A table with the mean height of each episode's curve."""
     row = {"run": run, "prompt_set": "p", "metric": "squared_error"} | columns
     return tables.frame("errors", [row | {"episode": e, "value": value} for e, value in enumerate(values)])
 
@@ -31,7 +31,7 @@ def curves(frames: list[pd.DataFrame], runs: list[str], metric: str = "squared_e
     return result
 
 
-def test_the_first_table_with_a_run_is_used() -> None:
+def test_if_several_tables_contain_a_run_the_first_one_is_used() -> None:
     frames = [errors("a", {(0, 0): 1.0}), errors("a", {(0, 0): 5.0, (1, 0): 6.0}), errors("b", {(0, 0): 7.0})]
     assert curves(frames, ["a"]).to_numpy().tolist() == [[1.0]]
     assert curves(frames, ["b"]).to_numpy().tolist() == [[7.0]]
@@ -40,7 +40,7 @@ def test_the_first_table_with_a_run_is_used() -> None:
     assert scores is not None and scores.tolist() == [1.0]
 
 
-def test_other_prompt_sets_and_metrics_are_not_mixed() -> None:
+def test_curves_contain_only_scores_of_the_selected_prompt_set_and_metric() -> None:
     frames = [
         errors("a", {(0, 0): 1.0}),
         errors("a", {(0, 0): 2.0}, metric="nll"),
@@ -53,7 +53,7 @@ def test_other_prompt_sets_and_metrics_are_not_mixed() -> None:
     assert scores.curves(["a"], "r", "squared_error") is None
 
 
-def test_curves_are_averaged_over_runs_episode_by_episode() -> None:
+def test_curves_are_averaged_over_runs_for_each_episode() -> None:
     frames = [
         errors("a", {(1, 2): 8.0, (0, 1): 1.0, (0, 2): 2.0, (1, 1): 4.0}),
         errors("b", {(0, 1): 3.0, (0, 2): 6.0, (1, 1): 0.0, (1, 2): 0.0}),
@@ -68,21 +68,21 @@ def test_curves_are_averaged_over_runs_episode_by_episode() -> None:
     assert scores.curves([], "p", "squared_error") is None
 
 
-def test_only_sequences_may_end_early() -> None:
-    """Context sizes that an episode lacks are omitted, except for metrics of event sequences."""
+def test_context_sizes_may_be_missing_only_for_event_sequences() -> None:
+    """For other metrics, context sizes that any episode lacks are omitted."""
     scores = {(0, 0): 1.0, (0, 1): 2.0, (1, 0): 3.0}
     assert curves([errors("a", scores)], ["a"]).to_dict("list") == {0: [1.0, 3.0]}
     events = curves([errors("a", scores, metric="nll")], ["a"], "nll")
     assert events[0].tolist() == [1.0, 3.0] and events[1].isna().tolist() == [False, True]
 
 
-def test_a_run_with_mean_heights_turns_all_curves_into_heights() -> None:
+def test_curves_are_converted_to_mean_heights_if_one_run_has_only_mean_heights() -> None:
     curve = errors("a", {(0, 0): 1.0, (0, 2): 3.0, (1, 0): 2.0, (1, 2): 2.0})
     mean = curves([curve, heights("b", [4.0, 6.0])], ["b", "a"])
     assert mean.to_dict("list") == {MEAN_HEIGHT: [3.0, 4.0]}
 
 
-def test_sums_over_events_are_converted_to_ratios() -> None:
+def test_sums_over_events_are_converted_to_heights_whose_mean_is_the_mean_over_all_events() -> None:
     """R = (4 + 2) / (1 + 3) = 1.5; the mean number of events is 2, and a height is R + (sum - R events) / 2."""
     sums = heights("a", [4.0, 2.0], metric="nll").assign(n_events=[1.0, 3.0])
     plain = heights("b", [7.0, 9.0], metric="nll")
@@ -111,7 +111,7 @@ def test_scores_of_targets_without_a_context_size_are_ignored() -> None:
     assert EpisodeScores([heights("a", [1.0], n_related=0)], {"p"}).targets(["a"], "p", "squared_error", 0) is None
 
 
-def test_context_sizes_are_those_of_the_table_with_the_most_episodes() -> None:
+def test_context_sizes_are_read_from_the_table_with_the_most_episodes() -> None:
     frames = [
         errors("a", {(0, 4): 1.0}, n_related=0),
         errors("b", {(1, 8): 1.0, (0, 5): 1.0}, n_related=0),

@@ -27,7 +27,7 @@ def plug_in(tmp_path, monkeypatch):
     monkeypatch.setattr(evaluators, "TESTS", Registry("test", TESTS._builtin))
 
 
-def test_a_plug_in_names_its_tests(plug_in, caplog):
+def test_tests_of_a_plug_in_have_titles_and_a_test_that_cannot_be_loaded_causes_a_warning(plug_in, caplog):
     assert evaluators.meaning("odd_one") == Meaning(
         "odd one out", "which image is of another class", 1 / 3, "1/3", finer=True
     )
@@ -37,7 +37,7 @@ def test_a_plug_in_names_its_tests(plug_in, caplog):
     assert evaluators.sorted_evaluators(names) == ["icl", "icl_paired", "iwl", "odd_one", "targets", "aaa", "zzz"]
 
 
-def test_a_name_in_a_table_imports_no_module(tmp_path, monkeypatch):
+def test_a_module_path_in_a_table_is_not_imported(tmp_path, monkeypatch):
     (tmp_path / "sneaky.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("ICLBENCH_TRUST", "sneaky")

@@ -1,4 +1,4 @@
-"""Gains from related datasets: paired by episode, with the median and the share of the largest episode."""
+"""Gains from related datasets: paired differences, their median, and the share of the most influential episode."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ MORE = pd.Series([1.0, 2.0, 4.0, 3.0], [0, 1, 2, 3])
 LESS = pd.Series([0.5, 2.5, 1.0, 2.0, 9.0], [0, 1, 2, 3, 4])
 
 
-def test_a_gain_is_the_paired_mean_with_students_interval() -> None:
+def test_a_gain_is_the_mean_paired_difference_with_students_interval() -> None:
     result, by_episode = gain(MORE, LESS), np.array([0.5, -0.5, 3.0, 1.0])
     assert result is not None
     low, high = stats.t.interval(0.95, 3, by_episode.mean(), stats.sem(by_episode))
@@ -22,23 +22,23 @@ def test_a_gain_is_the_paired_mean_with_students_interval() -> None:
     assert "75%" in result.line
 
 
-def test_an_episode_against_the_sum_has_a_negative_share() -> None:
+def test_the_share_of_an_episode_is_negative_if_its_sign_is_opposite_to_the_sum() -> None:
     result = gain(pd.Series([1.0, 1.0, -1.5, 1.0]), pd.Series(np.zeros(4)))
     assert result is not None and result.largest_share == pytest.approx(-1.0)
     assert "100%" in result.line
 
 
-def test_the_line_distinguishes_a_share_of_the_sum_from_one_against_it() -> None:
+def test_the_message_distinguishes_positive_from_negative_shares() -> None:
     result = gain(MORE, LESS)
     assert result is not None and result.line != replace(result, largest_share=-result.largest_share).line
 
 
-def test_a_share_of_gains_that_cancel_is_infinite() -> None:
+def test_the_share_of_an_episode_is_infinite_if_gains_sum_to_0() -> None:
     result = gain(pd.Series([1.0, -1.0]), pd.Series([0.0, 0.0]))
     assert result is not None and result.largest_share == np.inf and result.value == 0
 
 
-def test_a_small_share_is_not_named() -> None:
+def test_the_message_omits_small_shares() -> None:
     result = gain(pd.Series(np.ones(20)), pd.Series(np.zeros(20)))
     assert result is not None and result.largest_share == pytest.approx(0.05) and "%" not in result.line
 
@@ -48,14 +48,14 @@ def test_equal_scores_and_single_episodes_have_no_gain() -> None:
     assert gain(MORE.iloc[:1], LESS) is None
 
 
-def test_gains_compare_each_number_of_related_datasets_with_zero() -> None:
+def test_gains_compare_each_number_of_related_datasets_with_no_related_datasets() -> None:
     likelihoods = {("a", 0): LESS, ("a", 1): MORE, ("a", 2): MORE + 1, ("b", 1): MORE}
     by_contestant = gains(lambda name, n: likelihoods.get((name, n)), {"a": 2, "b": 1, "c": 0})
     assert set(by_contestant) == {("a", 1), ("a", 2)}
     assert by_contestant["a", 2].value == pytest.approx(by_contestant["a", 1].value + 1)
 
 
-def test_the_line_has_the_mean_the_interval_and_the_median() -> None:
+def test_the_message_contains_the_mean_its_interval_and_the_median() -> None:
     result = Gain(0.25, -0.125, 0.625, 0.5, 0.05)
     numbers = ("+0.250 [", "[-0.125", "+0.625]", "+0.500")
     assert all(number in result.line for number in numbers) and "%" not in result.line

@@ -1,4 +1,4 @@
-"""Contests of hand-made rows: which rows have a score, the scale, and paired differences."""
+"""Contests, built from hand-made rows: their scores, their scale, and paired differences."""
 
 import math
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def errors_of(run: str, values: Sequence[float], **columns: object) -> list[Row]
     return [row | {"episode": episode, "value": value} for episode, value in enumerate(values)]
 
 
-def test_contests_are_sorted_by_question_and_title() -> None:
+def test_contests_are_sorted_by_question_and_task_and_have_unique_titles_for_tests() -> None:
     rows = [
         ZERO | {"task": task, "evaluator": evaluator}
         for task in ("b", "a")
@@ -73,7 +73,7 @@ def test_contests_are_sorted_by_question_and_title() -> None:
     assert [c.task.task for c in contests(results, "grid")] == ["c"] and contests(results, "paper") == []
 
 
-def test_presets_are_those_with_scores() -> None:
+def test_only_presets_with_scores_are_listed() -> None:
     rows = [
         ZERO | {"preset": "small"},
         ZERO | {"preset": "grid", "metric": "auc"},
@@ -96,12 +96,12 @@ def test_presets_are_those_with_scores() -> None:
         FAILED,
     ],
 )
-def test_scores_are_of_single_runs_on_the_training_distribution(changes: Row) -> None:
+def test_a_contest_contains_only_successful_scores_on_the_training_distribution(changes: Row) -> None:
     contest = contest_of(ZERO, MODEL | {"n_related": 0}, MODEL | {"run": "other", "contestant": "other"} | changes)
     assert sorted(contest.rows["run"]) == ["m-s0", "zero"]
 
 
-def test_a_contestant_with_a_failed_run_has_no_score_and_finer_tests_have_no_contest() -> None:
+def test_contestants_with_a_failed_run_have_no_score_and_subtests_have_no_contest() -> None:
     rows = [
         ZERO,
         MODEL,
@@ -113,7 +113,7 @@ def test_a_contestant_with_a_failed_run_has_no_score_and_finer_tests_have_no_con
     assert set(by_test) == {"next", "icl"} and by_test["next"].rows["run"].tolist() == ["zero"]
 
 
-def test_the_scale_of_a_contest_is_that_of_its_scores() -> None:
+def test_the_scale_of_a_contest_is_read_from_its_scores() -> None:
     without_scale = MODEL | {"score_of": None, "score_one": None, "normaliser": 9.0, "prompt_set": None}
     scale = {"score_of": "log_likelihood", "score_one": "knn-3"}
     contest = contest_of(
@@ -125,7 +125,7 @@ def test_the_scale_of_a_contest_is_that_of_its_scores() -> None:
     assert unknown.metric == "squared_error" and math.isnan(unknown.span) and unknown.prompt_set == ""
 
 
-def test_scores_are_means_over_runs_with_the_envelope_of_intervals() -> None:
+def test_scores_are_means_over_runs_and_their_intervals_cover_the_intervals_of_all_runs() -> None:
     seeds = [
         MODEL | {"run": f"m-s{seed}", "seed": seed, "value": value, "low": value - width, "high": value + width}
         for seed, value, width in ((0, 0.4, 0.1), (1, 0.8, 0.3))
@@ -139,14 +139,14 @@ def test_scores_are_means_over_runs_with_the_envelope_of_intervals() -> None:
     assert all_scores(two_tasks).index.tolist() == [0, 1]
 
 
-def test_the_separation_of_a_contest_is_that_of_its_backbones() -> None:
+def test_the_separation_of_a_contest_is_computed_from_its_backbones_only() -> None:
     models = [MODEL | {"contestant": name, "run": f"{name}-s0", "value": float(i)} for i, name in enumerate("abcde")]
     separation = contest_of(*models, ZERO | {"value": 50.0}).separation
     assert separation is not None and (separation.contestants, separation.gap) == (5, pytest.approx(0.5))
     assert contest_of(*models[:4], ZERO).separation is None
 
 
-def test_hidden_methods_may_be_the_method_that_scores_0() -> None:
+def test_the_method_that_scores_0_is_found_even_if_it_is_hidden() -> None:
     assert contest_of(MODEL, hidden=[ZERO]).guessing_method == "zero"
     assert contest_of(MODEL, ZERO | {"contestant": "knn-3", "run": "knn-3"}).guessing_method is None
     related = contest_of(MODEL, hidden=[ZERO | {"n_related": 1}])
@@ -167,7 +167,7 @@ def expected_difference(gaps: np.ndarray, span: float) -> tuple[float, float, fl
 
 @pytest.mark.parametrize("metric", ["squared_error", "log_likelihood"])
 @pytest.mark.parametrize("evaluator", ["next", "targets"])
-def test_the_difference_is_paired_and_in_units_of_the_score(evaluator: str, metric: str) -> None:
+def test_differences_are_paired_and_have_the_unit_of_scores(evaluator: str, metric: str) -> None:
     scale = {"evaluator": evaluator, "score_of": metric, "normaliser": 0.5}
     sizes = {} if evaluator == "next" else {"n_context": 4, "n_related": 0}
     errors = [
@@ -185,7 +185,7 @@ def test_the_difference_is_paired_and_in_units_of_the_score(evaluator: str, metr
 
 
 @pytest.mark.parametrize("evaluator", ["next", "targets"])
-def test_there_is_no_difference_without_a_span_or_scores_of_single_episodes(evaluator: str) -> None:
+def test_without_a_span_or_scores_of_single_episodes_no_difference_is_computed(evaluator: str) -> None:
     sizes = {} if evaluator == "next" else {"n_context": 4, "n_related": 0}
     rows = [row | {"evaluator": evaluator} for row in (MODEL, ZERO)]
     both = [errors_of(run, A.tolist(), **sizes) for run in ("m-s0", "zero")]
@@ -195,7 +195,7 @@ def test_there_is_no_difference_without_a_span_or_scores_of_single_episodes(eval
     assert contest_of(*unknown, errors=[*both[0], *both[1]]).difference("m", "zero") is None
 
 
-def test_differences_are_over_common_seeds() -> None:
+def test_differences_are_computed_over_common_seeds() -> None:
     """Without common seeds, all seeds are compared."""
     runs = {("m", 0): 0.0, ("m", 1): 1.0, ("n", 1): 3.0, ("n", 2): 7.0}
     rows = [MODEL | {"contestant": name, "run": f"{name}-s{s}", "seed": s, "normaliser": 1.0} for name, s in runs]
@@ -211,7 +211,7 @@ def test_differences_are_over_common_seeds() -> None:
     assert gap(*(row | {"seed": None} for row in rows)) == pytest.approx(5.0 - 0.5)
 
 
-def test_contestants_that_are_not_shown_are_sorted() -> None:
+def test_the_note_lists_the_contestants_that_are_not_shown_in_alphabetical_order() -> None:
     assert not_shown_note(["a", "b"], ["b", "a"]) == not_shown_note(["a"], ["a", "b"]) == ""
     assert "b, d" in not_shown_note(["d", "b", "a", "b"], ["a"]) and "a," not in not_shown_note(["b", "a"], ["a"])
 

@@ -1,4 +1,4 @@
-"""Oracles that are significantly worse than a contestant are named, with the winners and the difference."""
+"""Oracles that are significantly worse than a contestant are reported, with the winners and the difference."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,8 +30,9 @@ def write_results(
     metric: str = "squared_error",
     factors_of_models: Sequence[float] = (1.0,),
 ) -> Path:
-    """A results folder with these scores of single episodes, `(episodes,)`, at every context size, or at every number
-    of related datasets, where the scores of models are multiplied and those of oracles divided by these factors."""
+    """Write a results folder with these scores of single episodes, `(episodes,)`, at every context size. For
+    the question `targets`, write scores for every number of related datasets instead, with one factor for each number:
+    the scores of models are multiplied by the factor, and the scores of oracles are divided by it."""
     values, errors = [], []
     for run, (kind, scores) in contestants.items():
         shared = {
@@ -75,7 +76,7 @@ def beaten(folder: Path) -> list[BeatenOracle]:
 
 @pytest.fixture
 def contestants() -> Contestants:
-    """Errors of contestants. The oracle ridge is false: 3-NN and a model are significantly better than it."""
+    """Errors of contestants. The oracle ridge is not optimal: 3-NN and a model are significantly better."""
     rng = np.random.default_rng(0)
     difficulty = rng.gamma(2.0, 1.0, EPISODES)
     return {
@@ -87,7 +88,9 @@ def contestants() -> Contestants:
     }
 
 
-def test_winners_over_an_oracle_are_named_with_the_paired_difference(contestants: Contestants, tmp_path: Path) -> None:
+def test_contestants_that_beat_an_oracle_are_reported_with_the_paired_difference(
+    contestants: Contestants, tmp_path: Path
+) -> None:
     (defeat,) = beaten(write_results(tmp_path, contestants))
     assert (defeat.oracle, defeat.winners) == ("ridge", ("knn-3", "model"))
     gaps = contestants["ridge"][1] - contestants["knn-3"][1]
@@ -98,10 +101,10 @@ def test_winners_over_an_oracle_are_named_with_the_paired_difference(contestants
     assert defeat.has_backbone
     assert all(name in defeat.line for name in ("ridge", "knn-3", f"{gaps.mean():.3f}", "model", "iclbench check"))
     (defeat,) = beaten(write_results(tmp_path / "pair", {name: contestants[name] for name in ("ridge", "knn-3")}))
-    assert "iclbench check" not in defeat.line  # only a model can look ahead by mistake
+    assert "iclbench check" not in defeat.line  # only models need the advice to check them
 
 
-def test_the_line_names_the_oracle_and_all_winners() -> None:
+def test_the_message_names_the_oracle_and_all_winners() -> None:
     for winners in (("ab",), ("ab", "cd"), ("ab", "cd", "ef")):
         line = BeatenOracle("ridge", winners, 0.25, 0.125, "squared error").line
         assert all(text in line for text in ("ridge", "0.250", "0.125", "squared error", *winners))
@@ -115,15 +118,15 @@ def test_each_oracle_adds_comparisons_to_the_correction(contestants: Contestants
     assert defeat.oracle == "ridge" and defeat.low == pytest.approx(gaps.mean() - half)
 
 
-def test_outliers_of_a_false_oracle_do_not_hide_that_it_is_worse(contestants: Contestants, tmp_path: Path) -> None:
+def test_outliers_do_not_hide_that_an_oracle_is_worse(contestants: Contestants, tmp_path: Path) -> None:
     outliers = contestants["ridge"][1].copy()
     outliers[:2] += 400.0
     (defeat,) = beaten(write_results(tmp_path, contestants | {"ridge": ("oracle", outliers)}))
     assert defeat.winners[:1] == ("knn-3",) and defeat.value > 20 > 1 > defeat.low > 0
 
 
-def test_the_lower_end_is_that_of_the_mean_or_of_the_mean_winsorised_at_the_upper_quartile() -> None:
-    """The upper quartile of 0 to 4 with an outlier is 3."""
+def test_the_lower_end_is_the_larger_of_the_lower_ends_for_the_mean_and_for_the_winsorised_mean() -> None:
+    """The upper quartile of 0, 1, 2, 3 and 900 is 3."""
     for gaps, winsorised in (([0, 1, 2, 3, 900], [0, 1, 2, 3, 3]), ([10, 11, 10, 11], [10, 11, 10, 11])):
         for level in (0.95, 0.99):
             expected = stats.t.interval(level, len(gaps) - 1, np.mean(winsorised), stats.sem(winsorised))[0]
@@ -141,7 +144,7 @@ def test_a_contestant_that_is_better_in_most_episodes_but_worse_on_average_does_
     assert not beaten(write_results(tmp_path, {"ridge": ridge, "model": ("backbone", ridge[1] - gaps)}))
 
 
-def test_a_true_oracle_is_not_listed(contestants: Contestants, tmp_path: Path) -> None:
+def test_an_optimal_oracle_is_not_reported(contestants: Contestants, tmp_path: Path) -> None:
     with_true_oracle = contestants | {"ridge": ("oracle", contestants["lucky"][1] - 0.5)}
     assert not beaten(write_results(tmp_path, with_true_oracle))
 
@@ -170,7 +173,7 @@ def test_contestants_are_compared_at_the_largest_number_of_related_datasets(
 
 
 @pytest.mark.slow
-def test_terminal_and_report_show_the_same_line(contestants: Contestants, tmp_path: Path) -> None:
+def test_terminal_and_report_show_the_same_message(contestants: Contestants, tmp_path: Path) -> None:
     folder = write_results(tmp_path, contestants)
     (line,) = oracle_notes(folder, tables.read_all("values", folder))
     results = load_results(folder)
@@ -204,9 +207,7 @@ def beaten_in(values: pd.DataFrame, errors: pd.DataFrame) -> list[BeatenOracle]:
     return beaten_oracles(values, EpisodeScores([errors], {PROMPTS}))
 
 
-def test_only_measured_models_and_baselines_are_counted_as_comparisons(
-    contestants: Contestants, tmp_path: Path
-) -> None:
+def test_only_successful_models_and_baselines_count_as_comparisons(contestants: Contestants, tmp_path: Path) -> None:
     values, errors = tables_in(write_results(tmp_path, contestants))
     expected = beaten_in(values, errors)
     row = values[values["run"].eq("zero")].iloc[:1].assign(run="x", contestant="x")
@@ -219,10 +220,10 @@ def test_only_measured_models_and_baselines_are_counted_as_comparisons(
     for other in others:
         assert beaten_in(tables.frame("values", pd.concat([values, other])), errors) == expected
     (defeat,) = beaten_in(tables.frame("values", pd.concat([values, row])), errors)
-    assert defeat.low < expected[0].low, "with one more baseline"
+    assert defeat.low < expected[0].low, "with an additional baseline"
 
 
-def test_oracles_and_equal_winners_are_sorted_by_name(contestants: Contestants, tmp_path: Path) -> None:
+def test_oracles_are_sorted_by_name_and_so_are_equally_good_winners(contestants: Contestants, tmp_path: Path) -> None:
     equal = dict.fromkeys(("b", "a"), ("baseline", contestants["knn-3"][1]))
     oracles = dict.fromkeys(("ridge", "bayes"), contestants["ridge"])
     defeats = beaten(write_results(tmp_path, {**equal, **oracles, "model": ("backbone", contestants["zero"][1])}))
@@ -233,7 +234,7 @@ def test_oracles_and_equal_winners_are_sorted_by_name(contestants: Contestants, 
     assert not any(defeat.has_backbone for defeat in defeats)
 
 
-def test_areas_are_named_after_the_metric_of_their_curves(contestants: Contestants, tmp_path: Path) -> None:
+def test_the_message_about_areas_names_the_metric_of_the_curves(contestants: Contestants, tmp_path: Path) -> None:
     for metric_name, label in (("squared_error", "squared error"), ("nll", metric("nll").label)):
         (defeat,) = beaten(write_results(tmp_path / metric_name, contestants, metric=metric_name))
         assert defeat.measure.endswith(f" {label}") and "normalised" not in defeat.measure
@@ -249,8 +250,8 @@ def test_without_scores_of_single_episodes_no_oracle_is_beaten(
     assert not beaten_in(values[values["kind"].eq("oracle")], errors)
 
 
-def test_seeds_of_a_contestant_are_averaged(contestants: Contestants, tmp_path: Path) -> None:
-    """The mean of the two seeds is not better than the oracle, although the first seed is."""
+def test_scores_are_averaged_over_the_seeds_of_a_contestant(contestants: Contestants, tmp_path: Path) -> None:
+    """The first of two seeds is better than the oracle, but the mean of both seeds is not."""
     ridge = contestants["ridge"][1]
     two = {"ridge": ("oracle", ridge), "m-s0": ("backbone", ridge - 1.0), "m-s1": ("backbone", ridge + 1.1)}
     for question in ("next", "targets"):
@@ -260,10 +261,10 @@ def test_seeds_of_a_contestant_are_averaged(contestants: Contestants, tmp_path: 
         assert beaten_in(values[values["run"].ne("m-s1")], errors)
 
 
-def test_an_oracle_without_related_datasets_is_compared_with_models_that_have_them(
+def test_oracles_that_ignore_related_datasets_are_compared_with_models_that_use_them(
     contestants: Contestants, tmp_path: Path
 ) -> None:
-    """The errors are e for an oracle without related datasets, and 0.1 e for the model with two of them."""
+    """The errors are e for an oracle without related datasets, and 0.1 e for the model with two related datasets."""
     two = {"ridge": contestants["ridge"], "model": ("backbone", contestants["ridge"][1])}
     values, errors = tables_in(write_results(tmp_path, two, "targets", factors_of_models=(1.8, 0.9, 0.1)))
     one_count = [rows[rows["run"].ne("ridge") | rows["n_related"].eq(0)] for rows in (values, errors)]

@@ -1,4 +1,4 @@
-"""Scores at equal computation and agreement of orders, against SciPy and interpolation by hand."""
+"""Scores over training, scores at equal computation, and the agreement of rankings."""
 
 import math
 
@@ -21,8 +21,8 @@ from iclbench.analysis.over_training import (
 from iclbench.analysis.slices import Results, Slice
 
 
-def test_branches_have_the_score_of_the_run_minus_the_loss_in_the_metric() -> None:
-    """The error of the branches is 0.3 and 0.1 above that of the run, in a span of 0.5."""
+def test_the_score_of_a_branch_is_the_score_of_its_run_minus_the_additional_error_divided_by_the_span() -> None:
+    """The errors of the branches are 0.3 and 0.1 higher than the error of the run, and the span of the score is 0.5."""
     run = {"run": "m-s0", "contestant": "m", "kind": "backbone", "task": "t", "family": "f", "preset": "smoke"}
     run |= {"shift": "none", "evaluator": "next", "status": "ok", "metric": "auc", "card": "c", "version": "0"}
     branch = run | {"axis": "branch"}
@@ -72,24 +72,24 @@ def test_scores_are_not_extrapolated() -> None:
     assert scores_at_flops(TRAINED, 400.0)["a"] == pytest.approx(0.9)
 
 
-def test_the_shared_computation_is_the_smallest_of_the_longest_runs() -> None:
+def test_the_shared_computation_is_the_smallest_maximum_over_contestants() -> None:
     assert shared_flops(TRAINED) == 400.0
 
 
-def test_kendall_is_scipys_tau_over_common_contestants() -> None:
+def test_kendall_equals_scipys_tau_over_common_contestants() -> None:
     a = pd.Series([3.0, 1.0, 2.0, 9.0], list("abcx"))
     b = pd.Series([1.0, 2.0, 2.0, 9.0], list("cbay"))
     assert kendall(a, b) == pytest.approx(stats.kendalltau([3, 1, 2], [2, 2, 1]).statistic)
     assert np.isnan(kendall(a, b.iloc[:2]))
 
 
-def test_means_over_contests_need_a_score_in_each() -> None:
+def test_means_over_contests_omit_contestants_without_a_score_in_every_contest() -> None:
     means = mean_over_contests([pd.Series({"a": 1.0, "b": 2.0}), pd.Series({"a": 3.0})])
     assert means.to_dict() == {"a": 2.0}
 
 
 def contest_of(rows: list[dict[str, object]], evaluator: str, metric: str, span: float = 0.5) -> Contest:
-    """A contest of the score rows among these rows."""
+    """A contest whose scores are those of the rows with the metric `score`."""
     frame = tables.frame("values", rows)
     task = Slice(Results(frame, EpisodeScores((), set()), tables.frame("costs", [])), "t", "smoke")
     scores = frame[frame["metric"].eq("score")]
@@ -111,8 +111,8 @@ def branch_rows(
     ]
 
 
-def test_a_lower_metric_that_should_be_high_lowers_the_score() -> None:
-    """Likelihoods of the branches are 0.2 below and 0.1 above that of the run, in a span of 0.5."""
+def test_a_lower_likelihood_lowers_the_score() -> None:
+    """The likelihoods of the branches are 0.2 lower and 0.1 higher than that of the run, and the span is 0.5."""
     rows = branch_rows("m-s0", "targets", "log_likelihood", {10: 0.8, 20: 1.1})
     frame = by_run(contest_of(rows, "targets", "log_likelihood"))
     assert frame["score"].tolist() == pytest.approx([0.5 - 0.4, 0.5 + 0.2, 0.5])
@@ -123,7 +123,7 @@ def test_a_lower_metric_that_should_be_high_lowers_the_score() -> None:
     ]
 
 
-def test_only_rows_of_the_contest_are_scores_over_training() -> None:
+def test_scores_over_training_use_only_rows_of_the_contest() -> None:
     rows = branch_rows("m-s0", "targets", "log_likelihood", {10: 0.8})
     branch = rows[2] | {"value": 9.0}
     others = [
@@ -150,9 +150,7 @@ def test_only_rows_of_the_contest_are_scores_over_training() -> None:
 
 
 @pytest.mark.parametrize(("omitted", "span"), [(2, 0.5), (3, 0.5), (1, 0.5), (None, math.nan)])
-def test_runs_without_branches_steps_final_value_or_span_have_no_scores_over_training(
-    omitted: int | None, span: float
-) -> None:
+def test_scores_over_training_need_branches_steps_a_final_value_and_a_span(omitted: int | None, span: float) -> None:
     rows = branch_rows("m-s0", "targets", "log_likelihood", {10: 0.8})
     contest = contest_of([row for i, row in enumerate(rows) if i != omitted], "targets", "log_likelihood", span)
     frame = by_run(contest)
@@ -167,7 +165,7 @@ def test_only_runs_with_branches_have_scores_over_training() -> None:
     assert set(by_run(contest_of(rows, "icl", "accuracy"))["run"]) == {"m-s0"}
 
 
-def test_means_over_seeds_are_at_steps_of_all_runs() -> None:
+def test_means_over_seeds_are_computed_only_at_steps_that_all_runs_have() -> None:
     rows = [
         *branch_rows("m-s0", "targets", "log_likelihood", {10: 0.8, 20: 1.0}),
         *branch_rows("m-s1", "targets", "log_likelihood", {10: 0.9}),

@@ -1,4 +1,4 @@
-"""Paired differences against SciPy, and ranks with ties."""
+"""Paired differences compared with SciPy, and shared ranks."""
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ def _errors(mean: float, seed: int, sizes: tuple[int, ...] = (0, 1, 2, 4)) -> pd
     return pd.DataFrame(mean + difficulty + noise, columns=pd.Index(sizes, name="n_context"))
 
 
-def test_the_interval_is_that_of_a_paired_t_test() -> None:
+def test_the_interval_equals_that_of_scipys_paired_t_test() -> None:
     a, b = _errors(1.0, 1), _errors(1.02, 2)
     # Trapezoids over 0, 1, 2, 4: weights 1/2, 1, 3/2, 1 over a range of 4.
     weights = np.array([0.5, 1.0, 1.5, 1.0]) / 4
@@ -29,8 +29,8 @@ def test_the_interval_is_that_of_a_paired_t_test() -> None:
     assert gap.value == pytest.approx(((a - b).to_numpy() @ weights).mean(), rel=1e-12)
 
 
-def test_welch_has_the_interval_of_its_equation_and_no_width_for_equal_values() -> None:
-    """Against equations (degrees of freedom of Welch and Satterthwaite) and a permutation of the samples."""
+def test_the_interval_of_welch_follows_its_equation_and_has_width_0_for_equal_values() -> None:
+    """The degrees of freedom are those of Welch and Satterthwaite. Exchanging the samples reverses the interval."""
     rng = np.random.default_rng(3)
     a, b = rng.normal(1, 1, 5), rng.normal(0, 3, 8)
     errors = a.var(ddof=1) / 5, b.var(ddof=1) / 8
@@ -72,14 +72,14 @@ def test_only_equal_contestants_share_a_rank() -> None:
     assert ranks(["a", "b", "c", "d"], episodes) == {"a": 1, "b": 1, "c": 3, "d": 3}
 
 
-def test_a_chain_of_small_differences_does_not_end_in_one_rank() -> None:
+def test_a_chain_of_small_differences_is_not_one_shared_rank() -> None:
     mean = _errors(0.0, 0).mean().mean()
-    # Means are exactly 0.01 apart and paired intervals are about ±0.015: only neighbours are not different.
+    # Means are 0.01 apart and paired intervals are about ±0.015, so only neighbours do not differ significantly.
     episodes = {name: (e := _errors(0.0, i + 1)) - e.mean() + mean + 0.01 * i for i, name in enumerate("abcdef")}
     assert ranks(list("abcdef"), episodes) == {"a": 1, "b": 1, "c": 3, "d": 3, "e": 5, "f": 5}
 
 
-def test_contestants_without_episodes_do_not_share_ranks() -> None:
+def test_contestants_without_scores_of_episodes_do_not_share_ranks() -> None:
     assert ranks(["a", "b", "c"], {"a": _errors(1.0, 1), "b": None}) == {"a": 1, "b": 2, "c": 3}
 
 
@@ -103,7 +103,7 @@ def test_all_events_of_sequences_of_different_lengths_have_the_same_weight() -> 
     assert gap.low < gap.value < gap.high
 
 
-def test_curves_and_packed_heights_are_averaged_by_height() -> None:
+def test_curves_and_packed_mean_heights_can_be_averaged() -> None:
     local, packed = (_errors(1.0, seed, tuple(range(13))) for seed in (1, 2))
     areas = [np.trapezoid(curves, axis=1) / 12 for curves in (local, packed)]
     rows = [
@@ -147,7 +147,7 @@ def test_scores_are_paired_by_common_episodes() -> None:
     assert score_difference(a, b.iloc[:2]) is None
 
 
-def test_episodes_without_a_height_are_not_compared() -> None:
+def test_episodes_without_a_mean_height_are_not_compared() -> None:
     heights = pd.DataFrame({MEAN_HEIGHT: [1.0, np.nan, 3.0, 5.0]})
     gap = difference(heights, pd.DataFrame({0: [0.0] * 4, 1: [0.0, 0.0, 2.0, 0.0]}))
     assert gap is not None and gap.value == pytest.approx((1.0 + 2.0 + 5.0) / 3)

@@ -29,14 +29,15 @@ from tests.report.synthetic_grid import TASKS, Grid, gap, score
 
 
 def exact_p(gaps: np.ndarray) -> float:
-    """Wilcoxon's two-sided p from all 2^n signs, for distinct absolute differences."""
+    """The two-sided p-value of Wilcoxon's test from all 2^n combinations of signs. Absolute differences must be
+    distinct."""
     ranks = np.argsort(np.argsort(np.abs(gaps))) + 1
     observed = abs(ranks @ np.sign(gaps))
     sums = [abs(ranks @ np.array(signs)) for signs in product((-1, 1), repeat=len(gaps))]
     return float(np.mean(np.array(sums) >= observed))
 
 
-def test_p_equals_that_of_all_sign_flips() -> None:
+def test_p_values_equal_an_enumeration_of_all_signs() -> None:
     rng = np.random.default_rng(0)
     for shift in (0.0, 0.5, 3.0):
         gaps = rng.normal(shift, 1, 9)
@@ -57,7 +58,7 @@ def test_signed_ranks_of_nonzero_differences_decide_which_model_is_ahead() -> No
 
 
 @pytest.mark.slow
-def test_a_task_has_a_score_for_models_with_all_of_its_tests(grid: Grid, grid_results: Results) -> None:
+def test_the_score_of_a_task_exists_only_for_models_with_all_of_its_tests(grid: Grid, grid_results: Results) -> None:
     contests = [contest for contest in normalised.contests(grid_results, "grid") if contest.task.task == "bursty"]
     title, scores = contests[0].task.title, scores_by_task(contests)
     means = [
@@ -129,7 +130,7 @@ def test_scores_and_ranks_are_means_over_tasks(grid: Grid, grid_results: Results
     assert len({sum(row) for row in counts}) == 1 and any(better != worse for better, _, worse in counts)
 
 
-def test_the_table_of_neighbours_has_the_score_of_the_lower_minus_that_of_the_upper_model(
+def test_the_table_of_neighbours_contains_the_score_of_the_lower_minus_the_score_of_the_upper_model(
     grid: Grid, grid_results: Results
 ) -> None:
     ranking_section = section(grid_results)
@@ -166,7 +167,7 @@ def test_models_share_ranks_unless_they_are_significantly_different(grid_results
     assert rank_ranges(equal, ["a", "b"]) == {"a": (1, 2), "b": (1, 2)}
 
 
-def test_paired_differences_have_the_scale_of_the_score(grid: Grid, grid_results: Results) -> None:
+def test_paired_differences_have_the_unit_of_scores(grid: Grid, grid_results: Results) -> None:
     for contest in normalised.contests(grid_results, "grid"):
         key = (contest.task.task, contest.evaluator)
         a, b = (np.mean([grid.raw[(*key, name, seed)] for seed in (0, 1)], 0) for name in ("gpt2", "s4d"))
@@ -186,7 +187,7 @@ def test_models_with_different_seeds_are_compared_on_common_seeds(grid: Grid, gr
     rows = contest.rows
     gap = replace(contest, rows=rows[~(rows["contestant"].eq("s4d") & rows["seed"].eq(0))]).difference("gpt2", "s4d")
     assert gap is not None and gap.value == pytest.approx((a - b).mean())
-    # Without common seeds all seeds are compared.
+    # Without common seeds, all seeds are compared.
     disjoint = rows.assign(seed=rows["seed"].mask(rows["contestant"].eq("s4d"), rows["seed"] + 2))
     assert replace(contest, rows=disjoint).difference("gpt2", "s4d") == contest.difference("gpt2", "s4d")
 
@@ -258,7 +259,7 @@ def hand_made_contests(scores: dict[str, dict[str, float]], test: str = "next") 
     return normalised.contests(results, "smoke")
 
 
-def test_scores_of_a_task_are_means_over_its_tests_for_backbones_with_all_tests() -> None:
+def test_the_score_of_a_task_is_the_mean_over_its_tests_if_a_backbone_has_all_tests() -> None:
     next_scores = hand_made_contests({"t": {"a": 0.2, "b": 0.4, "knn": 0.9}, "u": {"a": 0.5}})
     contests = next_scores + hand_made_contests({"t": {"a": 0.6}, "u": {"a": 0.7, "b": 0.1}}, "targets")
     scores = scores_by_task(contests)
@@ -266,7 +267,7 @@ def test_scores_of_a_task_are_means_over_its_tests_for_backbones_with_all_tests(
     assert scores["a"].tolist() == pytest.approx([0.4, 0.6]) and scores["b"].isna().all()
 
 
-def test_the_smallest_p_value_is_that_of_equal_signs() -> None:
+def test_the_smallest_p_value_is_reached_if_all_differences_have_the_same_sign() -> None:
     for tasks in (5, 6, 7):
         assert smallest_p(tasks) == pytest.approx(exact_p(np.arange(1.0, tasks + 1)))
     # Two contestants have one pair of neighbours, and 1/32 < 0.05; three have two pairs.
@@ -274,7 +275,7 @@ def test_the_smallest_p_value_is_that_of_equal_signs() -> None:
     assert can_differ(5, 2) is False and can_differ(7, 4) is True and can_differ(7, 5) is False
 
 
-def test_tasks_of_less_than_half_of_the_backbones_are_not_ranked() -> None:
+def test_tasks_with_scores_of_less_than_half_of_the_backbones_are_ignored() -> None:
     scores = pd.DataFrame(np.arange(32.0).reshape(8, 4), [f"t{n}" for n in range(8)], list("abcd"))
     assert complete_scores(scores).shape == (8, 4)
     half, less = scores.copy(), scores.copy()
@@ -285,19 +286,19 @@ def test_tasks_of_less_than_half_of_the_backbones_are_not_ranked() -> None:
     assert complete_scores(two_tasks).shape == (2, 1), "no group is larger than one backbone"
 
 
-def test_a_pair_with_many_tasks_is_ranked_if_all_backbones_share_one_task() -> None:
+def test_two_backbones_with_many_tasks_are_ranked_instead_of_all_backbones_on_one_shared_task() -> None:
     scores = pd.DataFrame({name: np.arange(8.0) for name in "abcde"})
     scores.loc[1:, ["c", "d", "e"]] = np.nan
     assert complete_scores(scores).shape == (8, 2)
 
 
-def test_a_single_backbone_with_many_tasks_is_no_ranking() -> None:
+def test_a_group_of_one_backbone_is_never_preferred() -> None:
     scores = pd.DataFrame({name: np.arange(8.0) for name in "abc"})
     scores.loc[3:, ["b", "c"]] = np.nan
     assert complete_scores(scores).shape == (3, 3)
 
 
-def test_a_larger_group_on_fewer_tasks_is_preferred_if_it_can_differ() -> None:
+def test_a_larger_group_with_fewer_tasks_is_preferred_if_its_tests_can_be_significant() -> None:
     """Nine backbones share 3 tasks, five share 8, and three share 10 tasks. 4 / 2^7 < 0.05, and 8 / 2^2 > 0.05."""
     scores = pd.DataFrame(np.random.default_rng(0).random((10, 9)))
     scores.iloc[3:, 5:] = scores.iloc[8:, 3:] = np.nan
@@ -305,7 +306,8 @@ def test_a_larger_group_on_fewer_tasks_is_preferred_if_it_can_differ() -> None:
 
 
 def test_rank_ranges_follow_from_corrected_tests() -> None:
-    """Over 8 tasks, equal signs have p = 1/128. Three pairs of four backbones have them; Holm's factors are 6 to 4."""
+    """Over 8 tasks, differences of equal signs have p = 1/128. They occur in five of the six pairs, and 6/128
+    is less than 0.05."""
     noise = np.array([1.0, -2.0, 3.0, -4.0, 5.0, -6.0, 7.0, -8.0]) / 1000
     scores = pd.DataFrame({"a": 1 + noise, "b": 1 - noise, "c": 0.9 + noise, "d": 0.5 + 0 * noise})
     assert rank_ranges(scores, list("abcd")) == {"a": (1, 2), "b": (1, 2), "c": (3, 3), "d": (4, 4)}
@@ -315,8 +317,8 @@ def test_rank_ranges_follow_from_corrected_tests() -> None:
     assert rank_ranges(few, ["a", "d"]) == {"a": (1, 1), "d": (2, 2)}
 
 
-def test_a_ranking_by_hand() -> None:
-    """Six tasks: a is always better than b, by 0.1 times the number of the task."""
+def test_a_small_ranking_equals_one_computed_by_hand() -> None:
+    """On six tasks, a is better than b by 0.1 times the number of the task."""
     scores = {f"t{n}": {"a": 0.5 + 0.1 * n, "b": 0.5, "knn": 2.0} for n in range(1, 7)}
     scores["t1"]["c"] = 0.9
     contests = hand_made_contests(scores)
@@ -340,7 +342,7 @@ def test_one_task_or_one_backbone_has_no_ranking() -> None:
     assert ranking(two_tasks)[1] == {"b": two_tasks[1].task.title}
 
 
-def test_equal_scores_are_tied_and_share_a_rank() -> None:
+def test_backbones_with_equal_scores_are_not_significantly_different_and_share_a_rank() -> None:
     frame, _ = ranking(hand_made_contests({f"t{n}": {"b": 0.5, "a": 0.5, "c": 0.1} for n in range(7)}))
     assert frame["contestant"].tolist() == ["a", "b", "c"] and frame["rank"].tolist() == ["1–2", "1–2", "3"]
     assert frame["mean_rank"].tolist() == [1.5, 1.5, 3.0] and frame["p_alone"].tolist()[1:] == [1.0, 1 / 64]
@@ -355,8 +357,8 @@ def test_the_mean_score_orders_backbones_with_equal_mean_ranks() -> None:
     assert frame["contestant"].tolist() == ["a", "b"] and frame["mean_rank"].tolist() == [1.5, 1.5]
 
 
-def test_an_unranked_backbone_is_placed_on_the_tasks_shared_with_all_ranked_ones() -> None:
-    """On t3, the backbone b has no score, so that the better result of m against a does not count."""
+def test_an_unranked_backbone_is_placed_by_the_tasks_it_shares_with_all_ranked_backbones() -> None:
+    """The task t3, on which m is better than a, does not count, because b has no score on it."""
     scores = {
         "t1": {"a": 0.9, "b": 0.5, "m": 0.7},
         "t2": {"a": 0.8, "b": 0.6, "m": 0.7},

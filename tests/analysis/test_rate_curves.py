@@ -1,4 +1,4 @@
-"""Scores against learning rates: means, windows, best of k and ranks, computed by hand."""
+"""Scores as a function of the learning rate: means, windows, expected best of k rates, and ranks."""
 
 from itertools import combinations
 
@@ -30,7 +30,7 @@ AREAS: dict[str, list[float | None]] = {
 
 
 def trials(areas: dict[str, list[float | None]] = AREAS, **settings: object) -> pd.DataFrame:
-    """Two seeds of each contestant at each rate, 0.01 above and below the mean."""
+    """Trials of each contestant at each rate, with two seeds 0.01 above and below the mean."""
     rows = [
         SETTINGS
         | settings
@@ -83,8 +83,8 @@ def test_the_highest_log_likelihood_is_the_best() -> None:
     assert curves.expected_score("c", 2) == pytest.approx(np.mean([max(pair) for pair in combinations(AREAS["c"], 2)]))
 
 
-def test_the_window_has_adjacent_rates_within_a_tenth_of_the_range(curves: RateCurves) -> None:
-    # The range of all means is 1.0 - 0.3 = 0.7, a tenth of it 0.07.
+def test_the_window_contains_adjacent_rates_whose_scores_are_within_a_tenth_of_the_range(curves: RateCurves) -> None:
+    # The range of all means is 1.0 - 0.3 = 0.7, and a tenth of it is 0.07.
     assert curves.window("a") == [1e-4, 1e-3, 1e-2]
     assert curves.window("b") == [1e-2]
     assert curves.window("c") == RATES
@@ -98,13 +98,13 @@ def test_a_rate_at_exactly_a_tenth_of_the_range_is_in_the_window() -> None:
     assert compared(trials({"a": [0.25, 0.0, 1.0, 2.5], "b": [2.0, 2.0, 2.0, 2.0]})).window("a") == [1e-4, 1e-3]
 
 
-def test_the_range_is_that_of_all_means_from_the_lowest_to_the_highest() -> None:
-    """The range is 2.0 - 1.0, so that 1.05 is in the window, and 1.15 is not."""
+def test_the_range_is_the_difference_between_the_highest_and_the_lowest_mean_of_all_contestants() -> None:
+    """The range is 2.0 - 1.0. The score 1.05 is therefore in the window, and 1.15 is not."""
     curves = compared(trials({"a": [1.05, 1.0, 1.15, 1.2], "b": [2.0, 1.9, 1.9, 1.9]}))
     assert curves.window("a") == [1e-4, 1e-3]
 
 
-def test_the_best_of_k_is_a_mean_over_all_choices_of_common_rates(curves: RateCurves) -> None:
+def test_the_expected_best_of_k_rates_is_the_mean_over_all_choices_of_k_common_rates(curves: RateCurves) -> None:
     assert curves.rates == RATES and curves.common_rates == RATES
     for k in (1, 2, 3, 4):
         by_hand = np.mean([min(choice) for choice in combinations(AREAS["a"], k)])
@@ -114,19 +114,19 @@ def test_the_best_of_k_is_a_mean_over_all_choices_of_common_rates(curves: RateCu
     assert curves.expected_score("b", 2) == pytest.approx(np.mean([min(values) for values in choices]))
 
 
-def test_common_rates_have_trials_of_all_models() -> None:
+def test_rates_are_common_if_all_models_have_trials_with_them() -> None:
     curves = compared(trials({"a": [0.5, 0.4, 0.6, 0.7], "b": [0.3, 0.2]}))
     assert curves.rates == RATES and curves.common_rates == RATES[:2]
 
 
-def test_equal_scores_share_a_rank_and_a_diverged_model_has_none(curves: RateCurves) -> None:
+def test_equal_scores_share_a_rank_and_diverged_models_have_no_rank(curves: RateCurves) -> None:
     assert curves.ranks(1e-1) == {"a": 2, "b": None, "c": 1}
     assert curves.ranks(None) == {"a": 3, "b": 1, "c": 2}
     equal = compared(trials({"a": [0.5, 0.5], "b": [0.5, 0.6], "c": [0.7, 0.8]}))
     assert equal.ranks(1e-4) == {"a": 1, "b": 1, "c": 3}
 
 
-def test_agreement_is_kendalls_tau_with_diverged_models_last(curves: RateCurves) -> None:
+def test_rank_agreement_is_kendalls_tau_with_diverged_models_ranked_last(curves: RateCurves) -> None:
     best_ranks = [3, 1, 2]
     assert curves.rank_agreement(1e-3) == pytest.approx(stats.kendalltau([2, 3, 1], best_ranks).statistic)
     assert curves.rank_agreement(1e-1) == pytest.approx(stats.kendalltau([2, 4, 1], best_ranks).statistic)
@@ -134,27 +134,27 @@ def test_agreement_is_kendalls_tau_with_diverged_models_last(curves: RateCurves)
     assert list(curves.of_contestants(["a", "c"]).by_contestant) == ["a", "c"]
 
 
-def test_only_trials_with_the_settings_of_most_models_are_compared() -> None:
+def test_only_trials_with_the_most_common_settings_are_compared() -> None:
     shorter = trials({"d": [0.1, 0.2]}, steps=50)
     assert set(compared(pd.concat([trials(), shorter])).by_contestant) == set(AREAS)
 
 
-def test_models_with_one_rate_are_not_compared() -> None:
+def test_models_with_only_one_rate_are_not_compared() -> None:
     assert rate_curves(trials({"a": [0.5], "b": [0.4]})) is None
     assert rate_curves(trials().iloc[:0]) is None
     assert set(compared(trials({"a": [0.5, 0.4], "b": [0.4]})).by_contestant) == {"a"}
 
 
 @pytest.mark.parametrize("setting", [*SETTINGS])
-def test_trials_that_differ_in_any_other_setting_are_not_compared(setting: str) -> None:
+def test_trials_with_a_different_setting_are_not_compared(setting: str) -> None:
     value = SETTINGS[setting]
     other = {"metric": "log_likelihood"}.get(setting, f"{value}x" if isinstance(value, str) else 2 * value + 1)
     curves = compared(pd.concat([trials(), trials({"d": [0.1, 0.2]}, **{setting: other})]))
     assert set(curves.by_contestant) == set(AREAS)
 
 
-def test_settings_are_chosen_by_contestants_and_then_by_name() -> None:
-    """A contestant with four rates has more trials than two contestants with one rate of two seeds each."""
+def test_the_settings_with_the_most_contestants_are_compared_and_the_first_by_name_if_equal() -> None:
+    """Two contestants outweigh one contestant, even if the latter has more trials."""
     one = trials({"d": [0.1, 0.2, 0.3, 0.4]}, steps=50)
     two = pd.concat([trials({"a": [0.1, 0.2]}), trials({"b": [0.3]})])
     assert set(compared(pd.concat([one, two])).by_contestant) == {"a"}
@@ -169,7 +169,7 @@ def test_a_diverged_trial_has_no_value_even_if_it_has_a_score() -> None:
     assert compared(rows).by_contestant["a"] == pytest.approx({1e-4: None, 1e-3: 0.5, 1e-2: 0.52, 1e-1: 1.0})
 
 
-def test_equal_ranks_have_no_agreement() -> None:
+def test_rank_agreement_is_undefined_if_all_ranks_are_equal() -> None:
     curves = compared(trials({"a": [0.5, 0.5], "b": [0.5, 0.6]}))
     assert curves.rank_agreement(1e-4) is None
     two = compared(trials({"a": [0.5, 0.4], "b": [0.6, 0.3]}))

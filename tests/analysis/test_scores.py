@@ -1,4 +1,4 @@
-"""The frame of scores against SciPy and plain pandas."""
+"""The frame of scores, compared with SciPy and plain pandas."""
 
 from itertools import pairwise
 
@@ -22,7 +22,7 @@ from iclbench.analysis.slices import Results, Slice
 EPISODES, SIZES = 60, (0, 1, 2)
 PROMPTS = "t-smoke-none-0"
 DIFFICULTY = np.random.default_rng(0).gamma(2.0, 1.0, EPISODES)
-# Kind, mean error and standard deviation of single episodes.
+# The kind of each contestant, and the mean and the standard deviation of the errors of its episodes.
 CONTESTANTS = {
     "ridge": ("oracle", 0.0, 0.01),
     "gpt2": ("backbone", 0.30, 0.05),
@@ -42,7 +42,7 @@ def errors_of(name: str, seed: int) -> np.ndarray:
 
 
 def tables_of(**columns: dict[str, object]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Tables of values and errors; `columns` are further columns of the rows of a contestant."""
+    """Tables of values and errors. `columns` are additional columns by contestant."""
     values, errors = [], []
     for name, (kind, *_) in CONTESTANTS.items():
         for seed in SEEDS.get(name, (0,)):
@@ -72,7 +72,7 @@ def mean_errors(name: str) -> np.ndarray:
     return np.mean([errors_of(name, seed) for seed in SEEDS.get(name, (0,))], axis=0)
 
 
-def test_values_are_means_over_seeds_best_first(frame: pd.DataFrame) -> None:
+def test_values_are_means_over_seeds_sorted_from_best_to_worst(frame: pd.DataFrame) -> None:
     means = {name: mean_errors(name).mean() for name in CONTESTANTS}
     assert frame.index.tolist() == sorted(means, key=means.__getitem__)
     assert frame["value"].to_dict() == pytest.approx(means)
@@ -92,7 +92,9 @@ def test_differences_to_the_row_above_are_paired_t_tests(frame: pd.DataFrame) ->
     assert set(frame["different"].dropna()) == {True, False}
 
 
-def test_contestants_share_a_rank_unless_a_t_test_separates_them_from_its_first(frame: pd.DataFrame) -> None:
+def test_contestants_share_a_rank_unless_they_differ_significantly_from_the_best_of_this_rank(
+    frame: pd.DataFrame,
+) -> None:
     ranked = [name for name in frame.index if CONTESTANTS[name][0] != "oracle"]
     assert pd.isna(frame.loc["ridge", "rank"])
     first, expected = ranked[0], {}
@@ -104,7 +106,7 @@ def test_contestants_share_a_rank_unless_a_t_test_separates_them_from_its_first(
     assert len(set(expected.values())) < len(expected)
 
 
-def test_without_errors_no_rank_is_shared_and_no_difference_known() -> None:
+def test_without_errors_of_episodes_no_rank_is_shared_and_differences_are_unknown() -> None:
     frame = scores(tables_of()[0])
     assert frame["rank"].dropna().tolist() == [1, 2, 3, 4, 5] and frame["different"].isna().all()
 
@@ -131,7 +133,7 @@ def test_a_contestant_with_a_failed_seed_has_a_reason_and_no_value() -> None:
 
 
 def test_published_rows_and_rows_during_training_have_no_leaderboard() -> None:
-    """A diverged run has a row in every leaderboard, so an additional one would not be empty."""
+    """A diverged run appears in every leaderboard, so that an additional leaderboard would not be empty."""
     values = tables_of()[0]
     zero = values[values["run"].eq("zero") & values["metric"].eq("auc")]
     published = zero.assign(kind="published", shift="noisy-1")
@@ -144,7 +146,7 @@ def test_published_rows_and_rows_during_training_have_no_leaderboard() -> None:
     assert frame["contestant"].iloc[-1] == "s4" and len(frame) == len(CONTESTANTS) + 1
 
 
-def test_tuned_is_missing_if_it_is_unknown() -> None:
+def test_the_column_tuned_is_missing_if_it_is_unknown() -> None:
     tuned = scores(*tables_of(gpt2={"tuned": True}, mamba={"tuned": False})).set_index("contestant")["tuned"]
     assert tuned["gpt2"] and not tuned["mamba"] and pd.isna(tuned["s4d"]) and pd.isna(tuned["zero"])
 
@@ -153,7 +155,7 @@ def test_tuned_is_missing_if_it_is_unknown() -> None:
 def test_a_leaderboard_uses_only_a_metric_that_every_contestant_has() -> None:
     values, errors = tables_of()
     scored = values[values["metric"].eq("auc")].assign(metric="score", score_of="squared_error", score_one="ridge")
-    scored = scored.assign(normaliser=1.0)  # the values of areas as scores: the order is reversed
+    scored = scored.assign(normaliser=1.0)  # areas are used as scores, which reverses the order
     by_score = scores(pd.concat([values, scored], ignore_index=True), errors)
     assert by_score["metric"].eq("score").all() and by_score["contestant"].iloc[0] == "zero"
     by_area = scores(pd.concat([values, scored[scored["contestant"].ne("s4d")]], ignore_index=True), errors)
@@ -166,7 +168,7 @@ def test_the_only_metric_is_used_whatever_its_name() -> None:
     assert frame["metric"].eq("nll").all() and len(frame) == len(CONTESTANTS)
 
 
-def test_the_metric_of_curves_is_that_of_their_question_and_shift() -> None:
+def test_the_metric_of_curves_depends_on_question_and_shift() -> None:
     values = tables_of()[0]
     curve = values[values["run"].eq("gpt2-s0") & values["n_context"].notna()]
     likelihoods, accuracies = curve.assign(metric="nll"), curve.assign(metric="accuracy", shift="noisy-1")
@@ -212,9 +214,9 @@ TARGETS = [
 ]
 
 
-def test_targets_have_a_row_for_each_main_number_of_related_datasets() -> None:
-    """Contestants without the likelihood come last, ordered by error. Numbers other than 0, 1 and the largest, strata
-    and other shifts are omitted."""
+def test_contestants_have_one_row_for_each_main_number_of_related_datasets() -> None:
+    """Contestants without the likelihood come last, ordered by error. Rows of strata, rows of other shifts, and rows with
+    numbers of related datasets other than 0, 1 and the largest are omitted."""
     others = [
         *target_rows("n", "backbone", "log_likelihood", {0: 7.0}, axis="stratum:a", stratum="a"),
         *target_rows("n", "backbone", "log_likelihood", {8: 7.0}, shift="far"),
@@ -234,8 +236,8 @@ def test_targets_have_a_row_for_each_main_number_of_related_datasets() -> None:
     assert order(leaderboard(task, "targets", "far")) == [("n", 8, "log_likelihood")]
 
 
-def test_contestants_are_ordered_by_a_metric_that_all_of_them_have() -> None:
-    """Of rows with equal errors, the one with the higher likelihood is first."""
+def test_contestants_are_ordered_by_a_metric_only_if_all_of_them_have_it() -> None:
+    """Rows with equal errors are ordered by likelihood."""
     task = slice_of(tables.frame("values", TARGETS))
     assert order(leaderboard(task, "targets", by="squared_error")) == order(leaderboard(task, "targets"))
     error = target_rows("n", "backbone", "squared_error", {0: 0.15})
@@ -245,7 +247,7 @@ def test_contestants_are_ordered_by_a_metric_that_all_of_them_have() -> None:
 
 
 @pytest.mark.parametrize("preferred", range(6))
-def test_the_first_measured_fallback_is_used_and_then_the_first_metric_by_name(preferred: int) -> None:
+def test_the_first_available_fallback_metric_is_used_or_else_the_first_metric_by_name(preferred: int) -> None:
     metrics = ["auc", "log_likelihood", "squared_error", "accuracy_within_choices", "accuracy", "aaa", "aab"][
         preferred:
     ]
@@ -259,8 +261,8 @@ def test_the_first_measured_fallback_is_used_and_then_the_first_metric_by_name(p
 @pytest.mark.parametrize("by_score", [False, True])
 @pytest.mark.parametrize("metric", ["squared_error", "log_likelihood"])
 def test_differences_of_targets_are_positive_if_the_lower_row_is_worse(metric: str, by_score: bool) -> None:
-    """Methods are compared by their scores with as many related datasets as in the row. Scores are compared by their
-    metric."""
+    """Each difference is computed at the number of related datasets of its row. If rows are ordered by score, differences
+    are in the metric from which the score was computed."""
     sign = 1 if metric == "squared_error" else -1
     noise = {"m": np.array([0.1, -0.1, 0.2, 0.0]), "k": np.array([0.0, 0.3, 0.1, -0.2])}
     means = {("m", 0): 1.0, ("m", 2): 0.5, ("k", 0): 3.0}
@@ -379,7 +381,7 @@ def test_a_leaderboard_may_have_a_metric_that_some_contestants_lack() -> None:
     assert partial["metric"].tolist() == ["score"] * 2 + ["auc"] * 4
 
 
-def test_scores_of_an_unknown_metric_have_no_differences() -> None:
+def test_scores_without_a_known_metric_have_no_differences() -> None:
     rows, errors = [], []
     for run, value in (("a", 0.9), ("b", 0.1)):
         rows += target_rows(run, "baseline", "score", {0: value})
@@ -390,7 +392,7 @@ def test_scores_of_an_unknown_metric_have_no_differences() -> None:
 
 
 def test_differences_are_in_the_metric_of_the_leaderboard() -> None:
-    """Scores are computed from the likelihood, and the leaderboard is ordered by the error."""
+    """The scores were computed from likelihoods, but the leaderboard is ordered by errors."""
     rows, errors = [], []
     for run, error in (("a", 0.1), ("b", 0.4)):
         for metric, value in (("squared_error", error), ("log_likelihood", 5 * error)):
@@ -415,7 +417,7 @@ def test_columns_of_leaderboards_have_headings() -> None:
 
 
 def test_rows_without_prompts_have_values_and_no_differences() -> None:
-    """All rows of zero have no prompt set, and the first one of knn-3."""
+    """All rows of `zero`, and the first row of `knn-3`, have no prompt set."""
     values, errors = tables_of()
     without_prompts = values["run"].eq("zero") | (values["run"].eq("knn-3") & values["n_context"].eq(0))
     frame = scores(values.assign(prompt_set=values["prompt_set"].mask(without_prompts)), errors)
@@ -426,8 +428,8 @@ def test_rows_without_prompts_have_values_and_no_differences() -> None:
     assert frame["behind"].isna().tolist() == [True, False, False, False, False, True]
 
 
-def test_curves_under_a_shift_are_compared_by_the_metric_of_the_shift(frame: pd.DataFrame) -> None:
-    """The errors under the shift are twice the errors without it."""
+def test_curves_under_a_shift_are_compared_by_the_metric_that_was_measured_under_it(frame: pd.DataFrame) -> None:
+    """Errors under the shift are twice as large as without it."""
     values, errors = tables_of()
     values = values.assign(shift="far", metric=values["metric"].replace("squared_error", "cross_entropy"))
     far = scores(values, errors.assign(metric="cross_entropy", value=2 * errors["value"])).set_index("contestant")

@@ -1,4 +1,4 @@
-"""The separation of contestants against closed forms."""
+"""The separation of contestants, compared with closed forms."""
 
 import math
 from itertools import combinations
@@ -16,8 +16,8 @@ def scores(runs: dict[str, list[float]]) -> pd.Series:
     return pd.DataFrame(rows, columns=["contestant", "run", "value"]).set_index(["contestant", "run"])["value"]
 
 
-def test_gaps_are_between_quartiles_without_best_and_worst_and_seeds_are_pooled() -> None:
-    """The quartiles of the means 1 to 5, of 0 to 6, are 1 apart; two seeds at a distance of 2 d have variance 2 d²."""
+def test_the_ratio_is_the_median_gap_between_quartiles_over_the_pooled_sd_without_best_and_worst() -> None:
+    """Without the best and the worst, the means are 1 to 5, with quartiles 1 apart. The seeds m ± d have variance 2 d²."""
     d = [9.0, 0.1, 0.2, 0.3, 0.1, 0.2, 9.0]  # the first and the last are ignored
     result = separation(scores({str(mean): [mean - d[mean], mean + d[mean]] for mean in range(7)}))
     assert result is not None
@@ -45,7 +45,7 @@ def test_equal_scores_do_not_separate_contestants() -> None:
     assert result is not None and result.ratio == 0 and not result.is_clear
 
 
-def test_pairs_are_compared_by_welch_as_in_scipy() -> None:
+def test_pairs_are_compared_by_welchs_test_as_in_scipy() -> None:
     draw = np.random.default_rng(0)
     runs = {f"{mean}": list(draw.normal(mean, 0.1 + mean % 2, 2 + mean % 3)) for mean in range(8)}
     tests = [ttest_ind(runs[a], runs[b], equal_var=False) for a, b in combinations(sorted(runs), 2)]
@@ -55,12 +55,12 @@ def test_pairs_are_compared_by_welch_as_in_scipy() -> None:
     assert 5 < result.significant_pairs < 23
 
 
-def test_of_pairs_without_spread_only_different_ones_are_significant() -> None:
+def test_without_spread_pairs_are_significant_if_their_means_differ() -> None:
     result = separation(scores({"a": [1.0, 1.0], "b": [1.0, 1.0], "c": [2.0, 2.0], "d": [3.0], "e": [4.0]}))
     assert result is not None and (result.pairs, result.significant_pairs) == (3, 2)
 
 
-def test_scores_are_separated_if_the_gap_is_more_than_two_standard_deviations() -> None:
+def test_the_separation_is_clear_if_the_gap_is_more_than_two_standard_deviations() -> None:
     for ratio, is_clear in ((1.9, False), (2.1, True)):
         result = separation(
             scores({str(mean): [mean - 0.5, mean + 0.5] for mean in np.arange(7) * ratio / math.sqrt(2)})
@@ -70,19 +70,19 @@ def test_scores_are_separated_if_the_gap_is_more_than_two_standard_deviations() 
     assert not Separation(5, 2.0, 1.0, 0, 0).is_clear
 
 
-def test_the_best_and_the_worst_contestant_are_those_with_the_extreme_means() -> None:
-    """The means without the extremes are 1, 2 and 3; by name, the extremes are in the middle."""
+def test_the_contestants_with_the_extreme_means_are_excluded() -> None:
+    """The remaining means are 1, 2 and 3. In alphabetical order, the extremes are in the middle."""
     result = separation(scores({"a": [2.0], "b": [-9.0], "c": [50.0, 99.0], "d": [1.0, 1.5, 0.5], "e": [3.0]}))
     assert result is not None and result.gap == pytest.approx(0.5) and result.sd == pytest.approx(0.5)
 
 
-def test_any_gap_is_clear_if_seeds_agree() -> None:
+def test_every_separation_is_clear_if_all_seeds_have_equal_scores() -> None:
     result = separation(scores({str(mean): [float(mean)] * 2 for mean in range(7)}))
     assert result is not None and result.ratio == math.inf and result.is_clear and result.sd == 0
 
 
-def test_variances_are_pooled_with_their_degrees_of_freedom() -> None:
-    """The three middle contestants have the variances 2, 0.5 and none, with 1, 2 and 0 degrees of freedom."""
+def test_variances_are_pooled_in_proportion_to_their_degrees_of_freedom() -> None:
+    """Two of the three middle contestants have variances, 2 and 0.5, with 1 and 2 degrees of freedom."""
     spread = math.sqrt(0.5)
     runs = {"a": [0.0], "b": [9.0, 11.0], "c": [20.0 - spread, 20.0, 20.0 + spread], "d": [30.0], "e": [40.0]}
     result = separation(scores(runs))
@@ -91,8 +91,8 @@ def test_variances_are_pooled_with_their_degrees_of_freedom() -> None:
 
 
 @pytest.mark.parametrize(("p", "significant"), [(0.04, 1), (0.06, 0)])
-def test_a_pair_is_significant_at_five_per_cent(p: float, significant: int) -> None:
-    """The difference of the means of two samples m ± 1 has the standard error √2, with Welch's 2 degrees of freedom."""
+def test_pairs_are_significant_at_the_5_percent_level(p: float, significant: int) -> None:
+    """The difference between the means of two samples m ± 1 has the standard error √2 and 2 degrees of freedom."""
     mean = float(t.isf(p / 2, 2)) * math.sqrt(2)
     runs = {"a": [-1.0, 1.0], "b": [mean - 1, mean + 1], "c": [50.0], "d": [60.0], "e": [70.0]}
     assert ttest_ind(runs["a"], runs["b"], equal_var=False).pvalue == pytest.approx(p)

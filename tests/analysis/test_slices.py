@@ -1,4 +1,4 @@
-"""Slices of hand-made rows: training lengths, prompt sets and failed seeds."""
+"""Slices, built from hand-made rows: training lengths, prompt sets and failed seeds."""
 
 import pandas as pd
 import pytest
@@ -21,14 +21,14 @@ def results_of(rows: list[dict[str, object]], hidden: list[dict[str, object]] | 
     return Results(frame, EpisodeScores((), set()), tables.frame("costs", []), hidden_rows=hidden_frame)
 
 
-def test_baselines_have_the_trained_length_of_hidden_models() -> None:
+def test_baselines_get_the_training_length_of_hidden_models_on_the_same_prompts() -> None:
     curves = {"evaluator": "next", "metric": "squared_error"}
     hidden = [MODEL | curves | {"n_context": n} for n in (0, 8)]
     assert results_of([ZERO | curves | {"n_context": 0}], hidden).trained_lengths.tolist() == [8]
     assert results_of([ZERO | curves | {"n_context": 0}]).trained_lengths.isna().all()
 
 
-def test_hidden_scores_of_a_contest_are_those_of_its_question_over_all_episodes() -> None:
+def test_the_hidden_rows_of_a_contest_are_successful_scores_on_its_question_and_prompts() -> None:
     score = {"evaluator": "next", "metric": "score", "score_of": "squared_error", "score_one": "ridge"}
     hidden = [
         ZERO | score | changes
@@ -50,7 +50,7 @@ def test_hidden_scores_of_a_contest_are_those_of_its_question_over_all_episodes(
     )
 
 
-def test_runs_of_another_task_have_no_score_in_a_contest() -> None:
+def test_runs_trained_on_another_task_and_published_rows_are_not_in_a_contest() -> None:
     score = {"evaluator": "next", "metric": "score", "score_of": "squared_error", "score_one": "ridge"}
     other = MODEL | score | {"run": "n-s0", "contestant": "n@u", "trained_on": "u"}
     published = ZERO | score | {"run": "published-zero", "kind": "published"}
@@ -58,7 +58,7 @@ def test_runs_of_another_task_have_no_score_in_a_contest() -> None:
     assert contest.rows["run"].tolist() == ["m-s0"]
 
 
-def test_the_prompts_of_targets_are_those_without_a_shift() -> None:
+def test_the_prompt_set_of_targets_is_the_one_without_a_shift() -> None:
     rows = [ZERO | TARGETS | {"shift": "noisy-1", "prompt_set": "q"}, ZERO | TARGETS]
     assert Slice(results_of(rows), "t", "smoke").target_prompt_set == "p"
     assert Slice(results_of(rows[:1]), "t", "smoke").target_prompt_set is None
@@ -84,8 +84,8 @@ def test_rows_without_failed_contestants_are_numbered_from_0() -> None:
     assert set(task.targets.columns) == {*task.targets_by_run.columns, "evaluator"}
 
 
-def test_costs_of_a_trained_length_are_those_of_its_runs_and_of_evaluations_of_this_length() -> None:
-    """Evaluations of 8 points, and training steps, which do not depend on the length of an evaluation."""
+def test_costs_for_a_training_length_are_from_its_runs_and_exclude_evaluations_of_other_lengths() -> None:
+    """Costs of training steps do not depend on the length of an evaluation."""
     curves = {"evaluator": "next", "metric": "squared_error"}
     runs = [MODEL | curves | {"run": run, "contestant": run, "n_context": n} for run, n in (("short", 4), ("long", 8))]
     cost = {"task": "t", "preset": "smoke", "metric": "seconds", "value": 1.0, "device": "cpu", "version": "0"}
@@ -119,7 +119,7 @@ def contestants(rows: pd.DataFrame) -> list[str]:
     return sorted(rows["contestant"])
 
 
-def test_slices_are_of_tasks_presets_and_training_lengths_with_measurements() -> None:
+def test_there_is_a_slice_for_each_measured_task_preset_and_training_length() -> None:
     curve = MODEL | NEXT
     rows = [
         curve | {"task": "u", "run": "u-m-s0", "n_context": 4, "prompt_set": "u"},
@@ -145,7 +145,7 @@ def test_slices_are_of_tasks_presets_and_training_lengths_with_measurements() ->
     assert long.rows[["run", "n_context"]].to_numpy().tolist() == [["n-s0", 16], ["zero", 16], ["zero", 2]]
 
 
-def test_the_training_length_of_a_slice_is_the_largest_of_its_runs() -> None:
+def test_the_training_length_of_a_slice_is_the_maximum_over_its_runs() -> None:
     runs = [MODEL | NEXT | {"run": f"m-s{n}", "n_context": n, "prompt_set": str(n)} for n in (4, 8, 6)]
     other = MODEL | NEXT | {"run": "n-s0", "n_context": 16, "prompt_set": "q", "task": "u"}
     transferred = other | {"task": "t", "trained_on": "u", "contestant": "m@u", "prompt_set": "8"}
@@ -153,7 +153,7 @@ def test_the_training_length_of_a_slice_is_the_largest_of_its_runs() -> None:
     assert slice_of(ZERO | NEXT | {"n_context": 4}).trained_length is None
 
 
-def test_groups_of_contestants_are_those_of_their_columns() -> None:
+def test_contestants_are_grouped_by_their_columns() -> None:
     columns = {"model": "m", "backbone": "m"}
     rows = [
         MODEL | NEXT,
@@ -182,12 +182,12 @@ def test_groups_of_contestants_are_those_of_their_columns() -> None:
     assert Slice(results, "v", "smoke").published_rows.empty
 
 
-def test_runs_of_a_backbone_are_sorted() -> None:
+def test_the_runs_of_a_backbone_are_sorted() -> None:
     rows = [MODEL | NEXT | {"run": f"m-s{seed}", "n_context": n} for seed in (2, 0, 1) for n in (0, 1)]
     assert slice_of(*rows).runs_by_backbone == {"m": ["m-s0", "m-s1", "m-s2"]}
 
 
-def test_shifts_have_their_number_of_examples_and_their_process() -> None:
+def test_extrapolations_and_related_processes_are_read_from_the_columns_of_shifts() -> None:
     rows = [
         ZERO | NEXT,
         *(
@@ -202,7 +202,7 @@ def test_shifts_have_their_number_of_examples_and_their_process() -> None:
     assert task.related_processes == {"mismatch-far": "far"}
 
 
-def test_failed_rows_are_those_of_evaluations() -> None:
+def test_failed_rows_exclude_branches_diagnostics_and_training() -> None:
     rows = [
         MODEL | NEXT,
         MODEL | NEXT | FAILED | {"n_context": 4},
@@ -229,7 +229,7 @@ def test_failed_rows_are_those_of_evaluations() -> None:
         ({"contestant": "n"}, {}, True),
     ],
 )
-def test_a_diverged_run_removes_its_contestant_unless_another_variant_has_finished(
+def test_a_diverged_run_removes_its_contestant_unless_a_run_of_another_variant_was_evaluated(
     finished: dict[str, object], diverged: dict[str, object], is_removed: bool
 ) -> None:
     run = MODEL | NEXT | {"variant": "a"} | finished
@@ -242,7 +242,7 @@ def test_a_diverged_run_removes_its_contestant_unless_another_variant_has_finish
 @pytest.mark.parametrize(
     ("changes", "is_removed"), [({"n_context": 8}, False), (FAILED | {"n_context": 8}, True), ({"metric": "auc"}, True)]
 )
-def test_a_run_of_a_slice_with_a_length_has_finished_if_its_length_is_known(
+def test_in_a_slice_with_a_length_only_runs_of_known_length_count_as_evaluated(
     changes: dict[str, object], is_removed: bool
 ) -> None:
     run = MODEL | NEXT | {"variant": "a"} | changes
@@ -250,7 +250,7 @@ def test_a_run_of_a_slice_with_a_length_has_finished_if_its_length_is_known(
     assert len(task.diverged_rows) == is_removed
 
 
-def test_methods_on_a_diverged_model_are_removed_and_named() -> None:
+def test_methods_on_a_diverged_model_are_removed_and_mentioned_in_the_note() -> None:
     rows = [
         MODEL | DIVERGED | {"run": "m-s1"},
         MODEL | NEXT | {"run": "m-s0+dt", "contestant": "m+dt", "method": "+dt"},
@@ -272,7 +272,7 @@ NO_CURVES = [
 ]
 
 
-def test_curves_are_of_runs_or_means_over_them() -> None:
+def test_curves_are_available_for_single_runs_and_as_means_over_runs() -> None:
     task = slice_of(*CURVES, *NO_CURVES)
     assert task.curves[["n_context", "value", "runs"]].to_numpy().tolist() == [[0, 0.5, 2], [1, 1.5, 2]]
     assert task.curves_by_run[["run", "n_context", "value"]].to_numpy().tolist() == [
@@ -366,7 +366,7 @@ def test_scores_of_targets_are_means_over_runs_at_every_number_of_related_datase
         (DIVERGED | {"n_related": None}, []),
     ],
 )
-def test_scores_of_targets_omit_the_numbers_at_which_a_run_failed(
+def test_scores_of_targets_omit_numbers_of_related_datasets_at_which_a_run_failed(
     changes: dict[str, object], counts: list[int]
 ) -> None:
     means = slice_of(*ANSWERS, MODEL | TARGETS | FAILED | {"run": "m-s2"} | changes).targets
@@ -374,7 +374,7 @@ def test_scores_of_targets_omit_the_numbers_at_which_a_run_failed(
     assert means["contestant"].eq("zero").sum() == 1
 
 
-def test_ranks_and_representations_have_no_rows_of_contestants_with_a_failure() -> None:
+def test_rank_and_representation_rows_exclude_contestants_with_a_failed_run() -> None:
     rank = {"evaluator": "rank", "metric": "effective_rank", "axis": "layer", "axis_value": 1}
     rows = [
         MODEL | rank,
@@ -389,7 +389,7 @@ def test_ranks_and_representations_have_no_rows_of_contestants_with_a_failure() 
     assert slice_of(*rows).rank_and_representation_rows.index.tolist() == [0, 1, 4]
 
 
-def test_probes_omit_runs_that_failed_at_a_layer() -> None:
+def test_probes_omit_runs_on_prompts_where_one_of_their_layers_failed() -> None:
     probe = {"evaluator": "probe", "metric": "r_squared", "axis": "layer", "n_context": 4}
     rows = [
         MODEL | probe | {"axis_value": 0},
@@ -404,7 +404,7 @@ def test_probes_omit_runs_that_failed_at_a_layer() -> None:
     assert slice_of(*rows, MODEL | probe | FAILED | {"axis_value": 1}).probes.index.tolist() == [2, 3, 4, 5]
 
 
-def test_accuracies_are_those_of_tests_without_a_shift() -> None:
+def test_accuracies_are_those_on_tests_without_a_shift() -> None:
     rows = [
         MODEL | ICL,
         MODEL | ICL | {"axis": "train_step", "axis_value": 10, "value": 0.5},

@@ -12,13 +12,13 @@ from iclbench.analysis.table_ranks import critical_difference, mean_ranks, table
 
 
 @pytest.mark.parametrize(("contestants", "q"), [(2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)])
-def test_the_critical_difference_has_the_published_critical_values(contestants: int, q: float) -> None:
-    """Table 5 (a) of Demšar (2006)."""
+def test_critical_differences_follow_from_the_published_critical_values(contestants: int, q: float) -> None:
+    """The critical values q are from table 5 (a) of Demšar (2006)."""
     expected = q * math.sqrt(contestants * (contestants + 1) / (6 * 14))
     assert critical_difference(contestants, 14) == pytest.approx(expected, rel=3e-4)
 
 
-def test_ranks_are_means_over_tables_and_the_best_is_first() -> None:
+def test_ranks_are_averaged_over_tables_and_contestants_are_sorted_from_best_to_worst() -> None:
     values = pd.DataFrame({"a": [0.9, 0.8, 0.7], "b": [0.9, 0.6, 0.8], "c": [0.1, 0.2, 0.3]})
     ranks = mean_ranks(values, "roc_auc")
     assert ranks.mean_rank.to_dict() == {"a": 1.5, "b": 1.5, "c": 3.0}
@@ -27,7 +27,7 @@ def test_ranks_are_means_over_tables_and_the_best_is_first() -> None:
     assert errors.mean_rank.to_dict() == {"a": 2.5, "b": 2.5, "c": 1.0}
 
 
-def test_the_p_value_is_that_of_the_corrected_friedman_statistic() -> None:
+def test_the_p_value_follows_from_the_corrected_friedman_statistic() -> None:
     values = pd.DataFrame(np.random.default_rng(0).normal([0, 0.2, 0.4, 1], size=(12, 4)))
     ranks = mean_ranks(values, "r_squared")
     chi_squared = stats.friedmanchisquare(*(values[name] for name in values)).statistic
@@ -41,13 +41,13 @@ def test_a_single_table_has_no_critical_difference() -> None:
     assert ranks.mean_rank.to_dict() == {"b": 1.0, "a": 2.0}
 
 
-def test_contestants_that_lack_a_table_are_not_ranked() -> None:
+def test_contestants_without_a_score_on_every_table_are_not_ranked() -> None:
     ranks = mean_ranks(pd.DataFrame({"a": [1.0, 2.0], "b": [2.0, np.nan]}), "r_squared")
     assert list(ranks.mean_rank.index) == ["a"]
 
 
-def test_two_tables_and_two_contestants_are_the_fewest_with_a_test() -> None:
-    """For two contestants, F = (N - 1) z² / (1 - z²) with the difference of the mean ranks z."""
+def test_the_tests_need_at_least_two_tables_and_two_contestants() -> None:
+    """For two contestants, F = (N - 1) z² / (1 - z²), where z is the difference between the mean ranks."""
     assert critical_difference(2, 2) == pytest.approx(1.960 * math.sqrt(6 / 12), rel=3e-4)
     assert math.isnan(critical_difference(1, 5)) and math.isnan(critical_difference(5, 1))
     ranks = mean_ranks(pd.DataFrame({"a": [1.0, 2.0], "b": [2.0, 1.0]}), "r_squared")
@@ -58,7 +58,7 @@ def test_two_tables_and_two_contestants_are_the_fewest_with_a_test() -> None:
     assert three.p == pytest.approx(stats.f.sf(2 * (1 / 3) ** 2 / (1 - (1 / 3) ** 2), 1, 2))
 
 
-def test_equal_orders_on_all_tables_have_p_0() -> None:
+def test_p_is_0_if_the_order_of_contestants_is_the_same_on_all_tables() -> None:
     values = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [2.0, 3.0, 4.0]})
     assert mean_ranks(values, "r_squared").p == 0
 
@@ -74,7 +74,7 @@ SHARED |= {"card": "c", "version": "0", "evaluator": "targets", "metric": "roc_a
 
 
 def rows(*changes: dict[str, object]) -> pd.DataFrame:
-    """Two seeds of m on the tables x and y, a baseline on x, and rows with these changes."""
+    """Rows of two seeds of m on the tables x and y, of a baseline on x, and additional rows with these changes."""
     row = SHARED | {
         "run": "m-s0",
         "contestant": "m",
@@ -94,7 +94,7 @@ def rows(*changes: dict[str, object]) -> pd.DataFrame:
     return tables.frame("values", [*main_rows, *(row | change for change in changes)])
 
 
-def test_values_on_tables_are_means_over_seeds() -> None:
+def test_the_values_of_tables_are_means_over_seeds() -> None:
     other_rows = rows(
         {"metric": "accuracy", "value": 9.0},
         {"axis": None, "stratum": None, "value": 9.0},
@@ -121,7 +121,7 @@ def test_values_on_tables_are_means_over_seeds() -> None:
         ([{"evaluator": "probe"}], None),
     ],
 )
-def test_the_metric_of_tables_is_that_of_the_question_targets(
+def test_the_metric_of_tables_is_one_that_was_measured_for_the_question_targets(
     changes: list[dict[str, object]], expected: str | None
 ) -> None:
     row = SHARED | {"run": "k", "contestant": "k", "kind": "baseline", "value": 0.5}

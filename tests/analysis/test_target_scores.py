@@ -1,4 +1,4 @@
-"""Rows for the question `targets`: selected, counted and repeated for methods without related datasets."""
+"""Rows of the question `targets`: selection, numbers of related datasets, and methods that ignore related datasets."""
 
 import pandas as pd
 import pytest
@@ -10,7 +10,7 @@ def rows(**columns: list[object]) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def test_overall_rows_have_no_axis() -> None:
+def test_overall_rows_are_those_without_an_axis() -> None:
     frame = rows(axis=[None, "n_context", None], metric=["gap", "gap", "squared_error"])
     assert over_all_episodes(frame).index.tolist() == [0, 2]
     assert over_all_episodes(frame, "gap").index.tolist() == [0]
