@@ -215,8 +215,8 @@ TARGETS = [
 
 
 def test_contestants_have_one_row_for_each_main_number_of_related_datasets() -> None:
-    """Contestants without the likelihood come last, ordered by error. Rows of strata, rows of other shifts, and rows with
-    numbers of related datasets other than 0, 1 and the largest are omitted."""
+    """Contestants without the likelihood come last, ordered by error. Rows of strata, of other shifts,
+    and with numbers of related datasets other than 0, 1 and the largest are omitted."""
     others = [
         *target_rows("n", "backbone", "log_likelihood", {0: 7.0}, axis="stratum:a", stratum="a"),
         *target_rows("n", "backbone", "log_likelihood", {8: 7.0}, shift="far"),
@@ -261,8 +261,8 @@ def test_the_first_available_fallback_metric_is_used_or_else_the_first_metric_by
 @pytest.mark.parametrize("by_score", [False, True])
 @pytest.mark.parametrize("metric", ["squared_error", "log_likelihood"])
 def test_differences_of_targets_are_positive_if_the_lower_row_is_worse(metric: str, by_score: bool) -> None:
-    """Each difference is computed at the number of related datasets of its row. If rows are ordered by score, differences
-    are in the metric from which the score was computed."""
+    """Each difference is computed at the number of related datasets of its row. If rows are ordered by score, the
+    differences are in the metric from which the score was computed."""
     sign = 1 if metric == "squared_error" else -1
     noise = {"m": np.array([0.1, -0.1, 0.2, 0.0]), "k": np.array([0.0, 0.3, 0.1, -0.2])}
     means = {("m", 0): 1.0, ("m", 2): 0.5, ("k", 0): 3.0}

@@ -17,7 +17,7 @@ def scores(runs: dict[str, list[float]]) -> pd.Series:
 
 
 def test_the_ratio_is_the_median_gap_between_quartiles_over_the_pooled_sd_without_best_and_worst() -> None:
-    """Without the best and the worst, the means are 1 to 5, with quartiles 1 apart. The seeds m ± d have variance 2 d²."""
+    """Without the best and the worst, the means are 1 to 5, with quartiles 1 apart. Seeds m ± d have variance 2 d²."""
     d = [9.0, 0.1, 0.2, 0.3, 0.1, 0.2, 9.0]  # the first and the last are ignored
     result = separation(scores({str(mean): [mean - d[mean], mean + d[mean]] for mean in range(7)}))
     assert result is not None

@@ -1,4 +1,4 @@
-"""The table of an evaluation with class labels."""
+"""The table that `iclbench eval` prints for tasks with class labels."""
 
 import json
 from pathlib import Path
@@ -51,7 +51,7 @@ ROWS = [
 ]
 
 
-def test_contestants_are_ordered_by_the_first_test_with_chance_last() -> None:
+def test_contestants_are_ordered_by_their_accuracy_on_the_first_test_and_chance_is_last() -> None:
     columns, lines = accuracy_board(pd.DataFrame(ROWS))
     assert columns == ["contestant", "icl", "as trained", "blur"]
     assert lines == [
@@ -62,12 +62,12 @@ def test_contestants_are_ordered_by_the_first_test_with_chance_last() -> None:
     ]
 
 
-def test_prompt_sets_with_labels_are_recognised() -> None:
+def test_rows_with_accuracies_are_recognised_as_rows_with_labels() -> None:
     assert has_labels(pd.DataFrame(ROWS))
     assert not has_labels(pd.DataFrame([row("m", "targets", 1.0, metric="squared_error")]))
 
 
-def test_one_table_over_all_prompt_sets_of_a_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_prompt_sets_of_a_task_share_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     failure = {"value": None, "low": None, "high": None, "status": "failed", "reason": "a reason"}
     failed = row("broken", "icl", 0.0) | failure
     sets = {"targets": ROWS[:2], "icl": [*ROWS[2:5], *ROWS[6:8], failed]}
@@ -83,10 +83,10 @@ def test_one_table_over_all_prompt_sets_of_a_task(tmp_path: Path, capsys: pytest
     assert len(json.loads(capsys.readouterr().out)) == 8
 
 
-def test_runs_on_other_prompts_of_the_same_task_have_a_separate_table(
+def test_runs_on_different_prompts_of_the_same_task_have_separate_tables(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two runs with another parameter of the task have different prompts. Both tables have the baselines and chance."""
+    """Runs with different task parameters have different prompts. Both tables list the baselines and chance."""
     first = [row("a", "icl", 0.4), row("a", "targets", 0.1), row("c", "icl", 0.3)]
     second = [row("b", "icl", 0.9, prompt_set="other"), row("b", "targets", 0.8, prompt_set="others")]
     sets = ("icl", "other")
@@ -98,7 +98,7 @@ def test_runs_on_other_prompts_of_the_same_task_have_a_separate_table(
     assert order == ["majority", "a", "c", "chance", "b", "majority", "chance"]
 
 
-def test_a_table_without_finished_rows_is_empty() -> None:
+def test_a_table_without_successful_rows_is_empty() -> None:
     assert accuracy_board(pd.DataFrame([row("broken", "icl", 0.0, status="failed")])) == (["contestant"], [])
 
 
@@ -107,6 +107,6 @@ def test_without_prompt_sets_no_table_is_printed(tmp_path: Path, capsys: pytest.
     assert not capsys.readouterr().out
 
 
-def test_the_list_of_tasks_has_their_evaluators() -> None:
+def test_the_list_of_tasks_contains_their_evaluators() -> None:
     result = CliRunner().invoke(app, ["list", "tasks", "--json"])
     assert '"evaluators": "icl icl_paired iwl flip"' in result.output

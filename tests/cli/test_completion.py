@@ -79,7 +79,7 @@ def test_the_script_of_a_shell_calls_iclbench(
     assert f"{completion.VARIABLE}=complete_{shell}" in script
     monkeypatch.setenv("SHELL", f"/bin/{shell}")
     assert main(["--show-completion"]) == 0
-    assert capsys.readouterr().out == script, "the default is the user's shell"
+    assert capsys.readouterr().out == script, "by default, the script for the user's shell is printed"
     monkeypatch.setenv("HOME", str(tmp_path))
     assert main(["--install-completion"]) == 0
     contents = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
@@ -97,8 +97,8 @@ def test_an_unknown_shell_is_refused_in_one_line(
         assert out == "" and err.count("\n") == 1 and all(name in err for name in completion.SHELLS)
 
 
-def test_bash_completes_with_the_script_without_large_imports(tmp_path: Path) -> None:
-    """A completion takes about as long as its imports."""
+def test_the_bash_script_completes_names_without_large_imports(tmp_path: Path) -> None:
+    """Imports take most of the time of a completion."""
     heavy = ("torch", "pandas", "numpy", "sklearn", "transformers")
     (tmp_path / "iclbench").write_text(
         f"#!{sys.executable}\nimport atexit, json, sys\n"

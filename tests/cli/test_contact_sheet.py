@@ -1,4 +1,4 @@
-"""`iclbench show glyphs --png FILE`: the picture, refused files, and imports."""
+"""`iclbench show glyphs --png FILE`: the picture, invalid requests, and imports."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ def test_the_sheet_shows_classes_in_rows_and_drawings_in_columns(
     assert (tmp_path / "second.png").read_bytes() == path.read_bytes()
 
 
-def test_only_a_picture_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_files_that_are_pictures_are_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "mine.csv"
     table.write_text("x,y\n1,2\n")
     assert main(["show", "glyphs", "--png", str(table)]) == 2
@@ -39,7 +39,7 @@ def test_only_a_picture_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["show", "glyphs", "--png", str(picture)]) == 0
 
 
-def test_images_are_framed_on_a_white_background() -> None:
+def test_images_are_drawn_in_black_on_white_with_frames() -> None:
     image = np.zeros((1, 2, 2, 2), np.uint8)
     image[0, 1, 0, 1] = 255
     assert framed_grid(image).tolist() == [[200] * 6, [200, 255, 255, 200, 255, 0], [200, 255, 255, 200, 255, 255]]
@@ -54,7 +54,7 @@ def test_images_are_framed_on_a_white_background() -> None:
         (["glyphs", "--png", "file/sheet.png"], "--png file/sheet.png"),
     ],
 )
-def test_a_wrong_request_is_refused_in_one_line(
+def test_invalid_requests_are_refused_in_one_line(
     arguments: list[str],
     name: str,
     tmp_path: Path,
@@ -71,7 +71,7 @@ def test_a_wrong_request_is_refused_in_one_line(
 
 
 @pytest.mark.slow
-def test_the_picture_needs_no_torch(tmp_path: Path) -> None:
+def test_drawing_the_picture_does_not_import_torch(tmp_path: Path) -> None:
     code = (
         "import sys; from iclbench.cli.main import main; main(['show', 'glyphs', '--png', sys.argv[1]]);"
         "sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"

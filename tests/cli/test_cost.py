@@ -1,4 +1,4 @@
-"""`iclbench cost`: rows and tables of runs and baselines, and warnings for sizes that are not measured."""
+"""`iclbench cost`: rows and tables of runs and baselines, and warnings about sizes that cannot be measured."""
 
 import json
 import re
@@ -41,7 +41,7 @@ def trained_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def results(trained_results: Path, tmp_path: Path) -> Path:
-    """A copy of the results folder for the costs."""
+    """A copy of the results folder, to which each test writes its costs."""
     return Path(shutil.copytree(trained_results, tmp_path / "results"))
 
 
@@ -61,7 +61,7 @@ def test_runs_and_baselines_are_measured_and_printed(results: Path, capsys: pyte
 
 
 @pytest.mark.slow
-def test_batch_sizes_have_separate_tables_and_a_baseline_retains_its_other_sizes(
+def test_batch_sizes_have_separate_tables_and_costs_of_baselines_at_other_sizes_are_retained(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     baseline = ("--baseline", "zero", "--results", results)
@@ -76,7 +76,7 @@ def test_batch_sizes_have_separate_tables_and_a_baseline_retains_its_other_sizes
     assert [line.split()[0] for line in two if line.startswith(("plain", "learned"))] == ["plain"]
 
 
-def test_json_has_only_the_rows_of_the_named_run(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_contains_only_rows_of_the_named_run(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run("cost", "plain", *SMALL, "--json", "--results", results, capsys=capsys)
     rows = json.loads(out)
     assert code == 0
@@ -84,7 +84,7 @@ def test_json_has_only_the_rows_of_the_named_run(results: Path, capsys: pytest.C
     assert {row["phase"] for row in rows} == {"model", "train", "train_step", "condition", "query", "update"}
 
 
-def test_several_queries_and_updates_in_one_call_have_a_table(
+def test_calls_with_several_queries_or_new_points_have_a_separate_table(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("cost", "plain", *SMALL[:2], *SMALL[-2:], "--queries", "5", "--queries", "9", "--update", "4")
@@ -98,7 +98,7 @@ def test_several_queries_and_updates_in_one_call_have_a_table(
     assert stored == {("query", 5), ("query", 9), ("update", 4)}, "earlier measurements are retained"
 
 
-def test_a_wrong_request_is_refused_in_one_line(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_requests_are_refused_in_one_line(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, name in (
         (("cost", "plian"), "'plain'"),
         (("cost", "--baseline", "knn-33"), "'knn-33'"),
@@ -113,7 +113,8 @@ def test_a_wrong_request_is_refused_in_one_line(results: Path, capsys: pytest.Ca
 def measure_baselines(
     monkeypatch: pytest.MonkeyPatch, folder: Path, tasks: Sequence[str], names: Sequence[object]
 ) -> tuple[int, list[tuple[str, str]]]:
-    """The number of failed measurements, and the measured tasks and baselines, for models on these tasks."""
+    """Measure the costs of baselines for models on these tasks. Return the number of failed measurements, and the measured
+    pairs of task and baseline."""
     measurements: list[tuple[str, str]] = []
 
     def record(context: Context, contestant: PredictorContestant | None, task: TaskConfig, *_: object, train: object):  # type: ignore[no-untyped-def]
@@ -128,7 +129,7 @@ def measure_baselines(
     return cost_runs.measure_all(Context(folder), models, [str(name) for name in names], SIZES, False), measurements
 
 
-def test_a_baseline_is_measured_in_any_spelling_and_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_baselines_can_be_named_in_any_spelling_or_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     card = tmp_path / "my-tree.toml"
     card.write_text((cards_folder("baselines") / "decision-tree-2.toml").read_text())
     _, measurements = measure_baselines(monkeypatch, tmp_path, ["linear"], ["decision_tree_2", card, "all"])
@@ -138,7 +139,7 @@ def test_a_baseline_is_measured_in_any_spelling_and_by_path(tmp_path: Path, monk
     assert {("linear", "decision-tree-2"), ("linear", "ridge")} <= set(measurements)
 
 
-def test_a_baseline_that_fits_one_of_the_tasks_is_measured_there(
+def test_a_baseline_is_measured_only_on_the_tasks_to_which_it_applies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failed, measurements = measure_baselines(monkeypatch, tmp_path, ["point-process", "linear"], ["ridge"])

@@ -14,7 +14,7 @@ from tests.sweep.conftest import tiny_grid
 
 
 @pytest.mark.slow
-def test_the_demo_writes_a_report_and_a_second_demo_has_nothing_to_compute(
+def test_the_demo_writes_a_report_and_a_repeated_demo_computes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(demo.GRIDS, "functions", str(tiny_grid(tmp_path, backbones=("gpt2",))))
@@ -25,7 +25,7 @@ def test_the_demo_writes_a_report_and_a_second_demo_has_nothing_to_compute(
     assert main(["demo", "--results", str(results)]) == 0
     out, err = capsys.readouterr()
     assert "tiny-linear-gpt2-smoke-s0, tiny-quadratic-gpt2-smoke-s0" in err
-    assert out.count("shift none") == 2 and "orthants" not in out, "one table for each task, without the shift"
+    assert out.count("shift none") == 2 and "orthants" not in out, "the shift orthants has no tables"
     assert (results / "report" / "index.html").is_file()
     assert {path.name for path in (results / "runs").iterdir()} == {
         "tiny-linear-gpt2-smoke-s0",
@@ -38,7 +38,7 @@ def test_the_demo_writes_a_report_and_a_second_demo_has_nothing_to_compute(
 
 
 @pytest.mark.slow
-def test_the_demo_of_tables_evaluates_on_the_tables_of_scikit_learn(
+def test_the_demo_of_tables_evaluates_models_and_baselines_on_tables_of_scikit_learn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     card = tmp_path / "tiny-tables.toml"
@@ -67,8 +67,8 @@ def test_the_grid_of_the_demo_has_the_documented_sizes() -> None:
     assert all(any("points-45" in shift for shift in cell.options["shifts"]) for cell in evaluations)
 
 
-def test_every_model_of_the_demo_of_tables_has_its_real_tables() -> None:
-    """One model for classes and one for numbers, trained with fewer rows than the preset."""
+def test_the_demo_of_tables_defines_real_tables_for_each_of_its_tasks() -> None:
+    """The demo trains one model for classes and one for numbers, with fewer rows than the preset."""
     configs = [cell.config for cell in grid_cells([demo.GRIDS["tables"]]) if cell.kind == "train"]
     assert {config.task.name for config in configs if config} == set(demo.REAL_TABLES)
     assert all(config.task.points == 49 and config.backbone.name == "cells" for config in configs if config)

@@ -16,12 +16,14 @@ PARSERS |= {(): parser(), ("lm",): parser().commands["lm"]}
 
 
 def plain_text(out: str) -> str:
-    """The help on one line, without the characters that draw boxes."""
+    """The help text in one line, without box-drawing characters."""
     return " ".join(re.sub("[│╭╮╰╯─]", " ", out).split())
 
 
 @pytest.mark.parametrize("path", PARSERS, ids=" ".join)
-def test_help_has_the_complete_text_of_parameters(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_contains_the_complete_description_of_every_parameter(
+    path: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([*path, "--help"]) == 0
     out = capsys.readouterr().out
     words = set(plain_text(out).split())
@@ -40,7 +42,7 @@ def test_the_help_of_a_group_summarises_its_commands(group: str, capsys: pytest.
     assert commands and all(f"{name.split()[-1]} {command_summary(name)}" in out for name in commands)
 
 
-def test_the_help_of_commands_imports_no_large_library() -> None:
+def test_the_help_of_commands_does_not_import_large_libraries() -> None:
     heavy = {"torch", "pandas", "numpy", "sklearn", "transformers", "pyarrow"}
     code = (
         f"import sys; from iclbench.cli.main import main; [main([*path, '--help']) for path in {[*PARSERS]!r}];"
@@ -64,7 +66,9 @@ def test_a_command_without_arguments_prints_help(arguments: list[str], capsys: p
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
-def test_debug_prints_the_traceback_at_every_position(position: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_option_debug_prints_the_traceback_at_any_position(
+    position: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["show", "linaer"]
     arguments.insert(position, "--debug")
     assert main(arguments) == 2

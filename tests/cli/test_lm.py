@@ -53,7 +53,7 @@ def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, st
 
 
 def error_line(*arguments: object, capsys: pytest.CaptureFixture[str]) -> str:
-    """The error line of a refused command."""
+    """Run a command that is refused, and return its error line."""
     code, out, err = run(*arguments, capsys=capsys)
     assert (code, out, err.count("\n")) == (2, "", 1), err
     return err
@@ -106,7 +106,7 @@ def test_two_models_with_the_same_name_are_refused(tmp_path: Path, capsys: pytes
         ([], ("--tasks",)),
     ],
 )
-def test_a_wrong_request_is_refused_in_one_line(
+def test_invalid_requests_are_refused_in_one_line(
     arguments: list[str], names: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = error_line("eval", "--model", MISSING, *arguments, capsys=capsys)
@@ -114,7 +114,7 @@ def test_a_wrong_request_is_refused_in_one_line(
     assert not any(tmp_path.iterdir())
 
 
-def test_a_model_that_is_not_cached_is_refused_offline_without_network_access(
+def test_a_model_that_is_not_cached_is_refused_with_the_option_offline_without_network_access(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE")
@@ -147,7 +147,7 @@ def test_an_evaluation_prints_tables_and_is_cached(models, tmp_path: Path, capsy
     assert "to-upper (algorithmic, greedy)" in out
     assert "demo-lm+deep-thinking-passes-2" in out and "demo-lm+repeat-2" in out and "majority" in out
     assert "2 sets of demonstrations" in out and "mean of all (2)" in out
-    assert all(len(line.rstrip()) <= 120 for line in out.splitlines()), "readable in a terminal"
+    assert all(len(line.rstrip()) <= 120 for line in out.splitlines()), "the table fits into a terminal of 120 columns"
     values = {path: path.read_bytes() for path in tmp_path.rglob("*.values.parquet")}
     code, rows, _ = run(*words, *thinking, "--json", capsys=capsys)
     assert code == 0
@@ -230,7 +230,7 @@ def test_the_error_for_an_unknown_label_names_file_and_line(
 
 
 @pytest.mark.slow
-def test_a_prompt_beyond_the_context_fails_and_finished_rows_remain(
+def test_a_prompt_longer_than_the_context_fails_and_earlier_rows_remain(
     models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = (
@@ -257,13 +257,15 @@ def test_a_prompt_beyond_the_context_fails_and_finished_rows_remain(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), [("mamba", "keys"), ("mistral", "window")])
-def test_deep_thinking_needs_a_memory(kind: str, name: str, models, capsys: pytest.CaptureFixture[str]) -> None:
+def test_deep_thinking_needs_a_model_with_an_unlimited_cache_of_keys(
+    kind: str, name: str, models, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ("eval", "--model", models(kind), "--tasks", "to-upper,to-lower", *QUICK)
     assert name in error_line(*words, "--method", "deep-thinking", capsys=capsys)
     assert run(*words, "--no-controls", capsys=capsys)[0] == 0
 
 
-def test_code_of_a_checkpoint_is_run_only_with_trust_remote_code(
+def test_code_in_a_model_folder_is_executed_only_with_the_option_trust_remote_code(
     models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = Path(shutil.copytree(models("llama"), tmp_path / "foreign"))
@@ -290,7 +292,7 @@ def test_a_damaged_model_does_not_stop_the_other_models(
 
 
 @pytest.mark.slow
-def test_ctrl_c_retains_finished_cells(
+def test_after_ctrl_c_completed_cells_remain(
     models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The signal arrives during the second cell."""
@@ -312,9 +314,9 @@ def test_ctrl_c_retains_finished_cells(
     assert not list(tmp_path.rglob(".*tmp*"))
 
 
-# Slow: a process that imports torch and transformers.
+# Slow, because a new process imports torch and transformers.
 @pytest.mark.slow
-def test_ctrl_c_of_a_terminal_retains_finished_cells(models, tmp_path: Path) -> None:
+def test_after_ctrl_c_in_a_terminal_completed_cells_remain(models, tmp_path: Path) -> None:
     words = ["--model", str(models("llama")), "--tasks", "algorithmic", "--shots", "2", "--demo-seeds", "0:10"]
     command = [sys.executable, "-m", "iclbench", "lm", "eval", *words, "--results", str(tmp_path / "results")]
     process = subprocess.Popen(
@@ -351,7 +353,7 @@ def test_lm_tasks_lists_available_tasks_and_missing_data(capsys: pytest.CaptureF
     assert rows[0]["examples"] is None and rows[0]["missing"]
 
 
-def test_a_prompt_is_printed_as_the_input_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prompts_are_printed_exactly_as_a_model_reads_them(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run("tasks", "to-upper", "--prompt", "--shots", 2, capsys=capsys)
     lines = out.splitlines()
     assert code == 0 and len(lines) == 3
@@ -378,7 +380,7 @@ def test_the_demo_model_is_trained_and_can_be_evaluated(
 
 
 def rows(task: str, family: str, *values: tuple[str, int, str, float], **columns: object) -> list[dict[str, object]]:
-    """Rows of a summary from tuples of contestant, demonstrations, metric or shift, and value."""
+    """Rows of a summary, from tuples of contestant, number of demonstrations, metric or shift, and value."""
     summary_rows = []
     for contestant, shots, name, value in values:
         is_baseline = contestant == "majority"
@@ -419,7 +421,7 @@ TASK_VALUES = (
 )
 
 
-def test_the_table_of_a_task_has_every_contestant_once_for_each_number_of_demonstrations() -> None:
+def test_the_table_of_a_task_has_a_line_for_each_contestant_and_number_of_demonstrations() -> None:
     columns, lines = task_board(tables.frame("values", rows("sst2", "sentiment", *TASK_VALUES)))
     assert columns == ["contestant", "shots", "accuracy", "balanced", "shuffled", "gain"]
     assert lines == [
@@ -432,13 +434,13 @@ def test_the_table_of_a_task_has_every_contestant_once_for_each_number_of_demons
     assert task_board(single)[1] == [["[bold]lm[/bold]", "4", "0.600 [0.500, 0.700]"]]
 
 
-def test_a_method_without_plain_icl_is_not_called_plain() -> None:
+def test_the_overview_has_no_column_for_plain_icl_if_only_a_method_was_evaluated() -> None:
     values = tables.frame("values", rows("sst2", "sentiment", ("lm+deep-thinking-eta-0.1", 4, "accuracy", 0.6)))
     assert models_of(values) == ["lm"]
     assert overview_board(values, "lm")[0] == ["task", "shots", "deep-thinking-\neta-0.1"]
 
 
-def test_the_overview_has_means_of_families_with_all_tasks() -> None:
+def test_the_overview_has_means_over_families_for_columns_with_all_tasks() -> None:
     values = [
         *rows("sst2", "sentiment", *TASK_VALUES),
         *rows("mr", "sentiment", ("lm", 4, "accuracy", 0.8), *TASK_VALUES[7:]),
@@ -456,7 +458,7 @@ def test_the_overview_has_means_of_families_with_all_tasks() -> None:
     ]
 
 
-def test_the_majority_accuracy_in_an_overview_line_is_for_the_queries_of_this_line() -> None:
+def test_the_accuracy_of_the_majority_baseline_is_for_the_queries_of_the_same_line() -> None:
     values = rows("to-upper", "letters", ("lm", 5, "accuracy", 0.9), ("majority", 5, "accuracy", 0.05))
     values += rows("to-upper", "letters", ("majority", 0, "accuracy", 0.04))
     values += rows("to-lower", "letters", ("lm", 5, "accuracy", 0.8), ("majority", 0, "accuracy", 0.03))
@@ -484,7 +486,7 @@ def test_passes_and_orders_have_separate_tables(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out == ""
 
 
-def test_failures_of_a_task_are_one_line_for_each_contestant() -> None:
+def test_failures_and_notes_are_summarised_in_one_line_per_contestant() -> None:
     def cell(name: str, reason: str | None, note: str = "") -> SimpleNamespace:
         return SimpleNamespace(contestant=SimpleNamespace(name=name), reason=reason, note=note)
 

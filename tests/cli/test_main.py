@@ -29,7 +29,7 @@ LARGE_LIBRARIES = ("torch", "pandas", "sklearn", "transformers", "xgboost", "pya
 
 
 def heavy_imports(folder: Path, *commands: list[str]) -> dict[str, list[str]]:
-    """The large libraries that are loaded after each of these commands, which run in one new process in the folder.
+    """Run these commands in one new process in the folder. Return the large libraries that are loaded after each command.
 
     Commands without large libraries are omitted.
     """
@@ -50,7 +50,7 @@ def test_fast_commands_import_no_large_library(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_import_check_can_fail(tmp_path: Path) -> None:
+def test_heavy_imports_detects_a_large_library(tmp_path: Path) -> None:
     command = ["rm", "missing", "--results", str(tmp_path)]
     libraries = heavy_imports(tmp_path, ["list"], command)
     assert libraries.keys() == {" ".join(command)} and "pandas" in libraries[" ".join(command)]
@@ -85,7 +85,7 @@ def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, st
         (["eval"], ("iclbench train",)),
     ],
 )
-def test_a_wrong_request_is_refused_in_one_line(
+def test_invalid_requests_are_refused_in_one_line(
     arguments: list[str],
     names: tuple[str, ...],
     tmp_path: Path,
@@ -138,7 +138,7 @@ def test_a_run_is_trained_evaluated_listed_and_reported(
     assert (tmp_path / "results" / "report" / "index.html").is_file()
 
 
-def test_extrapolating_within_the_trained_length_is_refused(
+def test_extrapolating_to_lengths_within_the_training_length_is_refused(
     card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = ("--results", tmp_path / "results")
@@ -152,7 +152,7 @@ def test_extrapolating_within_the_trained_length_is_refused(
 
 
 @pytest.mark.slow
-def test_sizes_beyond_learned_positions_are_skipped_rows(
+def test_context_sizes_beyond_learned_positions_are_skipped_rows(
     card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "results"
@@ -172,7 +172,9 @@ def test_sizes_beyond_learned_positions_are_skipped_rows(
     assert skipped["value"].isna().all() and set(skipped["metric"]) == {"squared_error", "auc"}
     assert set(rows.loc[rows["shift"].eq("none"), "status"]) == {"ok"}
     costs = tables.read_all("costs", folder / "tables").query("phase == 'evaluate'").groupby("run")["n_points"]
-    assert costs.agg(set).to_dict() == {"learned": {8}, "plain": {8, 16}, "zero": {8, 16}}, "8 points cost less than 16"
+    assert costs.agg(set).to_dict() == {"learned": {8}, "plain": {8, 16}, "zero": {8, 16}}, (
+        "costs are measured up to the longest supported context"
+    )
     # All contestants have the same episodes, so the second command computes nothing.
     cached = run(*command, capsys=capsys)
     assert cached[0] == 0 and "evaluate" not in cached[1]
@@ -256,7 +258,7 @@ def test_ctrl_c_writes_a_checkpoint_and_exits_130(card_path: Path, tmp_path: Pat
     assert int(newest.stem.removeprefix("step-")) == int(step)
 
 
-def test_a_second_ctrl_c_during_the_first_ends_the_process_with_130(
+def test_a_second_ctrl_c_during_the_exit_ends_the_process_with_130(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupt(arguments: list[str]) -> int:
@@ -269,7 +271,7 @@ def test_a_second_ctrl_c_during_the_first_ends_the_process_with_130(
     try:
         with pytest.raises(SystemExit) as exit_error:
             entry([])
-        os.kill(os.getpid(), signal.SIGINT)  # as during the exit of Python
+        os.kill(os.getpid(), signal.SIGINT)  # a second signal, as if it arrived while Python exits
     finally:
         signal.signal(signal.SIGINT, before)
     assert exit_error.value.code == 130
@@ -278,7 +280,9 @@ def test_a_second_ctrl_c_during_the_first_ends_the_process_with_130(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pause", [0.0, 0.02, 0.1, 0.3])
-def test_three_ctrl_c_end_with_130_and_without_a_traceback(card_path: Path, tmp_path: Path, pause: float) -> None:
+def test_three_ctrl_c_end_training_with_130_and_without_a_traceback(
+    card_path: Path, tmp_path: Path, pause: float
+) -> None:
     command = [sys.executable, "-m", "iclbench", "train", str(card_path), "gpt2", "-p", "smoke"]
     command += ["-o", "train.steps=100000", "--results", str(tmp_path / "results")]
     process = subprocess.Popen(
@@ -295,7 +299,7 @@ def test_three_ctrl_c_end_with_130_and_without_a_traceback(card_path: Path, tmp_
     assert err and "Traceback" not in err
 
 
-def test_check_passes_an_estimator_and_fails_a_broken_plug_in(
+def test_check_accepts_an_estimator_and_rejects_a_broken_plug_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, _ = run("check", "knn", capsys=capsys)
@@ -317,7 +321,7 @@ def test_check_passes_an_estimator_and_fails_a_broken_plug_in(
 
 
 def test_a_refused_command_creates_no_run(card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The backbone checks width and heads when it is built."""
+    """The backbone refuses its width and number of heads when it is built, which is before the run is created."""
     options = ["-p", "smoke", "-o", "backbone.width=10", "-o", "backbone.heads=3", "--results", tmp_path / "results"]
     code, _, err = run("train", card_path, "gpt2", *options, capsys=capsys)
     assert code == 2 and "width" in err and "heads" in err
@@ -325,8 +329,8 @@ def test_a_refused_command_creates_no_run(card_path: Path, tmp_path: Path, capsy
 
 
 @pytest.mark.parametrize("name", ["a\x1b[2Jb", "a\u202eb", "a\x07\x08b", "a\udce9b"])
-def test_control_characters_of_names_are_escaped(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A name in a received folder must not clear the screen or change the direction of text."""
+def test_control_characters_in_names_are_escaped(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The names in a folder from another user must not clear the screen or change the direction of text."""
     (tmp_path / "runs" / name).mkdir(parents=True)
     (tmp_path / "runs" / name / "config.toml").write_text("")
     main(["list", "runs", "--results", str(tmp_path)])
@@ -336,7 +340,7 @@ def test_control_characters_of_names_are_escaped(name: str, tmp_path: Path, capf
     assert ascii(name)[1:-1] in output
 
 
-def test_a_run_that_cannot_be_read_is_listed_and_its_error_printed(
+def test_a_run_that_cannot_be_read_is_listed_and_its_error_is_logged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     config = tmp_path / "runs" / "mine" / "config.toml"
@@ -348,13 +352,15 @@ def test_a_run_that_cannot_be_read_is_listed_and_its_error_printed(
 
 
 @pytest.mark.parametrize("task", ["point-process", "bursty"])
-def test_a_table_is_refused_for_a_run_without_numbers(task: str) -> None:
+def test_tables_are_refused_for_runs_on_events_or_images(task: str) -> None:
     run = SimpleNamespace(name="mine", config=SimpleNamespace(task=resolve_task(task, "smoke")[0]))
     with refused("not-applicable", "'mine'", "--csv"):
         table_task(run, TABLE)
 
 
-def test_a_table_is_refused_for_a_run_on_images_or_with_several_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_are_refused_for_runs_with_several_outputs_or_inputs_that_are_not_vectors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     faces = resolve_task("image-completion-celeba32", "smoke")[0]
     colours = SimpleNamespace(name="mine", config=SimpleNamespace(task=faces))
     with refused("not-applicable", "'mine'", 3, "--csv"):

@@ -1,4 +1,4 @@
-"""`iclbench eval --csv`: tables of the user, their headers, and their names on the terminal."""
+"""`iclbench eval --csv`: users' tables, their headers, and names with control characters."""
 
 import json
 from pathlib import Path
@@ -49,7 +49,7 @@ def evaluate(run: Run, results: Path, table: Path, *options: str) -> int:
 
 
 @pytest.mark.slow
-def test_a_header_of_numbers_needs_the_option_header_or_no_header(
+def test_if_the_first_line_contains_numbers_the_option_header_or_no_header_is_required(
     trained_run: Run, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = tmp_path / "mine.csv"
@@ -111,11 +111,11 @@ def mixed_table(rows: int = 60) -> pd.DataFrame:
 
 
 def board(out: str) -> list[str]:
-    """The contestants in the order of the table."""
+    """Return the contestants in the order of the printed table."""
     return [line.split()[0] for line in out.partition("\n\n")[0].splitlines()[2:]]
 
 
-def test_all_columns_are_encoded_and_baselines_on_all_rows_are_listed_by_error(
+def test_all_columns_are_encoded_and_baselines_with_all_rows_are_listed(
     trained_run: Run, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = tmp_path / "mine.csv"
@@ -124,7 +124,7 @@ def test_all_columns_are_encoded_and_baselines_on_all_rows_are_listed_by_error(
     out = capsys.readouterr().out
     names = board(out)
     assert set(names) == {trained_run.name, "zero", "ridge-cv", "ridge-cv-all-rows"}
-    assert names[0] == "ridge-cv-all-rows", "with all rows and columns the target is known"
+    assert names[0] == "ridge-cv-all-rows", "the target is a function of the columns"
     assert all(word in out for word in ("8 rows are the context", "north, south", "2020-01-01", "unit", "9 missing"))
     (encoding,) = (results / "tables").glob("csv-mine*/encoding.json")
     record = json.loads(encoding.read_text())
@@ -135,7 +135,7 @@ def test_all_columns_are_encoded_and_baselines_on_all_rows_are_listed_by_error(
     assert (r_squared > 0.95).all() and len(r_squared)
 
 
-def test_baselines_on_all_rows_never_see_their_targets(trained_run: Run, tmp_path: Path) -> None:
+def test_baselines_with_all_rows_do_not_read_the_targets_of_their_queries(trained_run: Run, tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": np.arange(40.0) % 7, "y": np.random.default_rng(0).normal(size=40)})
     path = tmp_path / "mine.csv"
     frame.to_csv(path, index=False)
@@ -154,7 +154,7 @@ def test_baselines_on_all_rows_never_see_their_targets(trained_run: Run, tmp_pat
     assert torch.equal(*answers)
 
 
-def test_a_table_that_is_too_small_and_too_long_contexts_are_refused(
+def test_tables_that_are_too_small_and_contexts_that_are_too_long_are_refused(
     trained_run: Run, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = tmp_path / "mine.csv"
@@ -169,7 +169,7 @@ def test_a_table_that_is_too_small_and_too_long_contexts_are_refused(
     assert "--csv" in capsys.readouterr().err
 
 
-def test_classes_are_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_target_of_classes_can_be_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     card = tmp_path / "blobs.toml"
     card.write_text(tomli_w.dumps(CARD))
     results = tmp_path / "results"
@@ -236,7 +236,7 @@ def test_a_file_has_the_encoding_of_many_columns(
 
 
 @pytest.mark.slow
-def test_control_characters_of_columns_and_files_are_escaped(
+def test_control_characters_in_names_of_columns_and_files_are_escaped(
     trained_run: Run, results: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     table = tmp_path / "mine\x1b[2J\u2066.csv"

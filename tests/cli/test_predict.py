@@ -1,4 +1,4 @@
-"""`iclbench predict`: the rows of users' tables, as they come."""
+"""`iclbench predict`: predictions for the rows of users' tables, in the many forms that tables have."""
 
 import json
 from collections.abc import Callable
@@ -61,7 +61,7 @@ def table(rows: int = 40, seed: int = 0) -> Frame:
 
 
 class Answer:
-    """The outcome of one command: its code, its lines on stderr and the predictions."""
+    """Runs the command and stores its exit code and its predictions."""
 
     def __init__(
         self, run: Run, folder: Path, train: Frame | str, new: Frame | str, target: str, *options: str
@@ -112,7 +112,9 @@ def test_numbers_are_predicted_with_intervals(numbers_run: Run, ask: Ask, capsys
     assert all(name in err for name in ("wind", "height", "kind", "power", "strong", "regression"))
 
 
-def test_rows_have_the_order_of_the_new_table_and_columns_are_matched_by_name(numbers_run: Run, ask: Ask) -> None:
+def test_predictions_are_in_the_order_of_the_new_table_and_columns_are_matched_by_name(
+    numbers_run: Run, ask: Ask
+) -> None:
     train, new = table(), table(9, seed=1)
     expected = ask(numbers_run, train, new, "power").predictions()
     shuffled = new[::-1].assign(extra="x")[["extra", "kind", "power", "height", "wind"]]
@@ -128,7 +130,7 @@ def test_classes_are_predicted_with_probabilities(classes_run: Run, ask: Ask, ca
     assert "2 classes" in capsys.readouterr().err
 
 
-def test_the_run_determines_the_kind_of_a_target_of_numbers(classes_run: Run, numbers_run: Run, ask: Ask) -> None:
+def test_the_run_determines_whether_numeric_targets_are_classes(classes_run: Run, numbers_run: Run, ask: Ask) -> None:
     train = table().assign(stars=[1, 2, 3, 5] * 10)
     assert list(ask(classes_run, train, train, "stars").predictions().columns) == [
         "prediction",
@@ -177,14 +179,14 @@ ANSWERED: dict[str, Callable[[Frame], Frame]] = {
 
 
 @pytest.mark.parametrize("name", ANSWERED)
-def test_tables_as_they_come_are_answered(numbers_run: Run, ask: Ask, name: str) -> None:
+def test_tables_in_many_forms_are_predicted(numbers_run: Run, ask: Ask, name: str) -> None:
     change = ANSWERED[name]
     new = change(table(5, seed=1)).drop(columns="power")
     predictions = ask(numbers_run, change(table()), new, "power").predictions()
     assert len(predictions) == len(new) and np.isfinite(predictions.to_numpy(float)).all()
 
 
-def test_a_large_scale_does_not_change_the_answers(numbers_run: Run, ask: Ask) -> None:
+def test_predictions_scale_with_the_units_of_a_table(numbers_run: Run, ask: Ask) -> None:
     scaled = ANSWERED["large scales"]
     plain = ask(numbers_run, table(), table(5, seed=1), "power").predictions()
     large = ask(numbers_run, scaled(table()), scaled(table(5, seed=1)), "power").predictions()
@@ -205,7 +207,7 @@ def test_a_table_of_10000_rows_is_subsampled(numbers_run: Run, causal_run: Run, 
     assert answer.out.read_text() != text
 
 
-def test_500_columns_are_selected_at_random_and_orders_are_averaged(
+def test_columns_are_selected_if_there_are_too_many_and_orders_are_averaged(
     numbers_run: Run, causal_run: Run, ask: Ask, capsys: Capture
 ) -> None:
     wide = ANSWERED["500 columns"]
@@ -228,7 +230,7 @@ def test_500_columns_are_selected_at_random_and_orders_are_averaged(
     [lambda t: t.iloc[:1], lambda t: t.assign(power=3.0)],
     ids=["one row", "constant target"],
 )
-def test_a_target_with_one_value_is_refused(
+def test_a_target_with_only_one_distinct_value_is_refused(
     numbers_run: Run, ask: Ask, capsys: Capture, change: Callable[[Frame], Frame]
 ) -> None:
     answer = ask(numbers_run, change(table()), table(3, seed=1), "power")
@@ -273,7 +275,7 @@ def test_a_column_of_text_is_text_in_the_new_table(numbers_run: Run, ask: Ask, c
     assert "count as missing" not in capsys.readouterr().err
 
 
-def test_cells_that_only_the_new_table_lacks_are_reported(numbers_run: Run, ask: Ask, capsys: Capture) -> None:
+def test_cells_that_are_missing_only_in_the_new_table_are_reported(numbers_run: Run, ask: Ask, capsys: Capture) -> None:
     new = table(4, seed=1)
     new.loc[[0, 2], "wind"] = np.nan
     ask(numbers_run, table(), new, "power").predictions()
@@ -358,7 +360,7 @@ REFUSED: dict[str, tuple[Frame | str, Frame | str, str, list[str], tuple[str, ..
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_requests_that_cannot_be_answered_are_one_line(numbers_run: Run, ask: Ask, name: str, capsys: Capture) -> None:
+def test_invalid_requests_are_refused_in_one_line(numbers_run: Run, ask: Ask, name: str, capsys: Capture) -> None:
     train, new, target, options, words = REFUSED[name]
     answer = ask(numbers_run, train, new, target, *options)
     assert answer.code == 2 and not answer.out.exists()
@@ -371,7 +373,7 @@ def test_more_classes_than_the_run_predicts_are_refused(classes_run: Run, ask: A
     check_one_line(capsys.readouterr().err, "12", "5", "kind")
 
 
-def test_a_file_that_holds_no_predictions_is_not_overwritten(
+def test_a_file_without_predictions_is_not_overwritten(
     numbers_run: Run, ask: Ask, tmp_path: Path, capsys: Capture
 ) -> None:
     assert ask(numbers_run, table(), table(), "power", "--out", str(tmp_path / "a.csv")).code == 2
@@ -384,7 +386,7 @@ def test_a_file_that_holds_no_predictions_is_not_overwritten(
     assert len(ask(numbers_run, table(), table(4), "power").predictions()) == 4
 
 
-def test_without_a_run_the_run_in_the_package_is_used(
+def test_by_default_the_run_in_the_package_is_used(
     numbers_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setattr(shipped, "shipped_folder", lambda: tmp_path / "package")
@@ -398,7 +400,7 @@ def test_without_a_run_the_run_in_the_package_is_used(
     by_default = capsys.readouterr().out
     assert main(["predict", "reference/cells-regression", *words]) == 0
     assert capsys.readouterr().out == by_default and by_default.count("\n") == 41
-    assert not (tmp_path / "empty").exists(), "the run is read where it is"
+    assert not (tmp_path / "empty").exists(), "no results folder is created"
     assert np.isfinite(
         icl.InContextRegressor().fit(table()[["wind"]], table()["power"]).predict(table()[["wind"]])
     ).all()

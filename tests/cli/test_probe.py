@@ -51,7 +51,7 @@ def test_a_probe_prints_a_table_for_each_context_size(
 
 
 @pytest.mark.slow
-def test_json_results_are_rows(results: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_consists_of_rows(results: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run("probe", "--json", *SMALL, *results, capsys=capsys)
     assert code == 0
     assert {row["axis"] for row in json.loads(out)} == {"layer", "gd_step", "gamma", None}
@@ -72,7 +72,7 @@ def test_json_results_are_rows(results: tuple[str, Path], capsys: pytest.Capture
         (["--representation", "--contexts", "9"], "--contexts"),
     ],
 )
-def test_a_wrong_request_is_refused_in_one_line(
+def test_invalid_requests_are_refused_in_one_line(
     arguments: list[str], name: str, results: tuple[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = run("probe", RUN, *arguments, *results, capsys=capsys)
@@ -82,7 +82,7 @@ def test_a_wrong_request_is_refused_in_one_line(
 
 
 @pytest.mark.slow
-def test_a_run_without_layers_is_refused_if_named_and_skipped_otherwise(
+def test_a_run_without_layers_is_refused_if_it_is_named_and_skipped_otherwise(
     results: tuple[str, Path], card_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plugin = "tests.probing.test_probe:Unlayered"
@@ -103,7 +103,7 @@ def test_a_run_without_layers_is_refused_if_named_and_skipped_otherwise(
         ("orthant", "'orthants'"),
     ],
 )
-def test_a_shift_without_a_probe_is_refused_once_for_all_runs(
+def test_a_shift_that_cannot_be_probed_is_refused_once_for_all_runs(
     shift: str, name: str, results: tuple[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(results[1] / "runs" / RUN, results[1] / "runs" / "another")
@@ -123,7 +123,7 @@ def test_a_context_beyond_learned_positions_is_a_skipped_row(
     assert "skipped: learned: " in out and "failed" not in err
 
 
-def test_without_runs_the_error_names_the_command_that_trains_one(
+def test_without_runs_the_error_names_the_command_to_train_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, err = run("probe", "--results", tmp_path, capsys=capsys)
@@ -139,7 +139,7 @@ def test_the_table_of_ranks_has_a_column_per_number_of_contexts(
     assert lines["contestant"] == ["m=4", "m=8", "m=12"]
     assert lines["least-squares"][1::2] == ["(3)", "(3)", "(3)"], "three dimensions"
     effective = [float(lines[name][-2]) for name in list(lines)[1:]]
-    assert len(effective) == 2 and effective == sorted(effective), "smallest first"
+    assert len(effective) == 2 and effective == sorted(effective), "effective ranks are sorted in ascending order"
 
 
 def test_the_table_of_a_representation_has_a_column_per_feature(
@@ -168,7 +168,7 @@ def test_the_table_of_a_representation_has_a_column_per_feature(
         (["--rank", "--shift", "repeated-query"], "repeated-query"),
     ],
 )
-def test_a_wrong_request_of_other_probes_is_refused_in_one_line(
+def test_invalid_requests_to_other_probes_are_refused_in_one_line(
     arguments: list[str], name: str, results: tuple[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = run("probe", RUN, *arguments, *results, capsys=capsys)
@@ -176,7 +176,7 @@ def test_a_wrong_request_of_other_probes_is_refused_in_one_line(
     assert name in err and err.count("\n") == 1
 
 
-def test_a_run_that_reads_a_stream_has_a_row_per_target_and_no_number_of_tasks(
+def test_runs_on_streams_have_a_row_per_target_and_are_skipped_with_the_option_tasks(
     results: tuple[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = ("-p", "smoke", "-o", "train.steps=1", "--name", "chain")

@@ -36,7 +36,7 @@ def test_a_task_is_shown_with_its_process_sizes_and_baselines(capsys: pytest.Cap
         assert f"{name} {preset.points:,} {preset.episodes:,} {preset.train.steps:,} {preset.train.batch}" in out
     assert f"and {len(card.published) - 8} more" in out
     assert "from CoQE, table 2, for glyphs=omniglot" in show("bursty-alpha1", capsys=capsys), (
-        "the data of the published numbers"
+        "the published numbers name their data"
     )
 
 
@@ -47,7 +47,9 @@ def test_the_card_and_all_values_are_printed_for_scripts(capsys: pytest.CaptureF
     assert values["task"] == "skewed-linear" and values["presets"]["paper"]["parameters"]["dim"] == 20
 
 
-def test_the_commands_for_a_card_of_the_user_name_its_file(card_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_suggested_commands_for_a_users_card_contain_its_path(
+    card_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = show(str(card_path), capsys=capsys)
     assert f"iclbench show {card_path} --card" in out and f"iclbench train {card_path} gpt2" in out
     assert show(str(card_path), "--card", capsys=capsys) == card_path.read_text()
@@ -77,7 +79,7 @@ def test_the_equation_of_a_mixer_is_wrapped_at_the_width_of_the_terminal(
     assert "S_t = (I - beta_t k_t k_t^T) diag(e^g_t) S_{t-1} + beta_t k_t v_t^T" in " ".join(out.split())
     assert json.loads(show("kda", "--json", capsys=capsys))["about"].startswith("S_t = ")
     lines = show("np", capsys=capsys).splitlines()
-    assert sum(line.startswith("- ") for line in lines) > 2, "items of lists stay on lines of their own"
+    assert sum(line.startswith("- ") for line in lines) > 2, "each list item starts a new line"
     assert all(
         len(line.rstrip()) <= 80 for line in [*out.splitlines(), *lines] if not line.startswith("change a setting")
     )
@@ -86,7 +88,7 @@ def test_the_equation_of_a_mixer_is_wrapped_at_the_width_of_the_terminal(
 def test_a_class_of_the_user_is_shown_like_a_registered_backbone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A class that the user names is trusted, as in `iclbench train`. A class that is not a backbone is refused."""
+    """As in `iclbench train`, a class that the user names is trusted. Classes that are not backbones are refused."""
     (tmp_path / "shown_net.py").write_text(
         "from iclbench.backbones.gpt2 import GPT2, GPT2Settings\n"
         'class MySettings(GPT2Settings):\n    depth: int = 3\n    """Blocks of a column."""\n'

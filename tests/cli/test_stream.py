@@ -1,4 +1,4 @@
-"""`iclbench stream`: answers, saved states, windows and errors."""
+"""`iclbench stream` of runs on points: predictions, saved states, windows and errors."""
 
 import io
 import json
@@ -43,7 +43,7 @@ def stream(
 
 
 def answer(results: Path, points: list[list[float]], x: list[float]) -> tuple[float, float]:
-    """Mean and standard deviation after these points, from the model itself."""
+    """Return the mean and the standard deviation that the model predicts at x after these points."""
     data = torch.tensor([points], dtype=torch.float32)
     with torch.no_grad():
         model, points_read = find(results, RUN).load(), Points.full(data[..., :3], data[..., 3:])
@@ -51,7 +51,9 @@ def answer(results: Path, points: list[list[float]], x: list[float]) -> tuple[fl
     return prediction.mean.item(), prediction.std.item()
 
 
-def test_answers_of_a_file(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_answers_to_a_csv_file_equal_the_predictions_of_the_model(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "data.csv").write_text(DATA)
     code, out, err = stream(results, "--csv", tmp_path / "data.csv", capsys=capsys)
     assert code == 0
@@ -65,7 +67,7 @@ def test_answers_of_a_file(results: Path, tmp_path: Path, capsys: pytest.Capture
     assert "3 points and 2 queries" in err and "state of 240 bytes" in err
 
 
-def test_standard_input_and_json_lines(
+def test_points_can_be_read_from_standard_input_and_answers_written_as_json(
     results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(DATA))
@@ -103,7 +105,7 @@ def test_a_stream_in_two_parts_gives_the_same_answers(
     assert (code, out) == (0, expected_lines)
 
 
-def test_a_bad_line_does_not_change_earlier_answers_and_the_saved_state(
+def test_an_invalid_line_changes_neither_earlier_answers_nor_the_saved_state(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bad.csv").write_text(DATA + "1,nan,3,4\n9,9,9,9\n")
@@ -121,7 +123,9 @@ def _files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_only_a_saved_state_is_replaced(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_option_save_overwrites_only_states_and_empty_files(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data, state, empty, record = (tmp_path / name for name in ("data.csv", "state", "empty", "record"))
     data.write_text(DATA)
     run = find(results, RUN)
@@ -138,7 +142,7 @@ def test_only_a_saved_state_is_replaced(results: Path, tmp_path: Path, capsys: p
     assert stream(results, "--csv", data, "--state", state, "--save", state, capsys=capsys)[0] == 0
 
 
-def test_save_state_and_save_replace_only_files_of_the_same_kind(results: Path, tmp_path: Path) -> None:
+def test_save_state_and_save_overwrite_only_files_of_the_same_kind(results: Path, tmp_path: Path) -> None:
     model, path = find(results, RUN).load(), tmp_path / "mine"
     points = Points.full(torch.zeros(1, 2, 3), torch.zeros(1, 2, 1))
     with torch.no_grad():
@@ -177,7 +181,7 @@ def test_save_state_and_save_replace_only_files_of_the_same_kind(results: Path, 
         (DATA, ["--csv", "{here}/none.csv"], ("{here}/none.csv", "--csv")),
     ],
 )
-def test_a_wrong_request_is_refused_in_one_line(
+def test_invalid_requests_are_refused_in_one_line(
     text: str,
     options: list[str],
     names: tuple[str, ...],

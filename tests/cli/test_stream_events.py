@@ -47,7 +47,7 @@ def stream(
 
 
 def expected(results: Path, events: list[tuple[float, float]], run: str = "minutes") -> tuple[float, float, float]:
-    """Expected gap, median gap and probability of mark 0 after these events, from the model itself."""
+    """Return the mean gap, the median gap and the probability of mark 0 that the model predicts after these events."""
     y, last_time = [], 0.0
     for time, mark in events:
         y.append([(time - last_time) / UNIT, mark, time / UNIT])
@@ -68,7 +68,9 @@ def assert_row(
     assert low < median < high and mark == p.index(max(p)) and sum(p) == pytest.approx(1, abs=1e-6)
 
 
-def test_answers_of_a_file(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_answers_to_a_csv_file_equal_the_predictions_of_the_model(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "data.csv").write_text(DATA)
     code, out, err = stream(results, "--csv", tmp_path / "data.csv", capsys=capsys)
     assert code == 0 and out[0] == "time,gap,median,low,high,mark,p0,p1,p2"
@@ -78,7 +80,9 @@ def test_answers_of_a_file(results: Path, tmp_path: Path, capsys: pytest.Capture
     assert "3 events and 2 queries" in err and "events/s" in err
 
 
-def test_json_lines_have_the_time(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_lines_contain_the_predicted_time(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "data.csv").write_text(DATA)
     code, out, _ = stream(results, "--csv", tmp_path / "data.csv", "--json", capsys=capsys)
     rows = [json.loads(line) for line in out]
@@ -151,7 +155,7 @@ def test_a_stream_without_lines_can_be_continued(
     assert_row(out[1], [(90.25, 2.0)], results, start=1.7e9)
 
 
-def test_an_event_before_the_start_of_a_state_is_refused(
+def test_an_event_before_the_last_event_of_a_loaded_state_is_refused(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "start.csv").write_text("30,1\n")
@@ -163,7 +167,7 @@ def test_an_event_before_the_start_of_a_state_is_refused(
     assert code == 2 and "20" in err and "30" in err
 
 
-def test_a_window_of_events(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_window_can_be_used_for_events(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "data.csv").write_text("1,0\n30,0\n90,2\n?,?\n")
     code, out, err = stream(results, "--csv", tmp_path / "data.csv", "--window", 2, run="forgetful", capsys=capsys)
     assert code == 0 and "window of 2 events with a state of" in err and len(out) == 2
@@ -181,7 +185,7 @@ def test_a_window_of_events(results: Path, tmp_path: Path, capsys: pytest.Captur
         (DATA, ["--related", "{here}/data.csv"], ("--related",)),
     ],
 )
-def test_a_wrong_request_is_refused_in_one_line(
+def test_invalid_requests_are_refused_in_one_line(
     text: str,
     options: list[str],
     names: tuple[str, ...],

@@ -15,7 +15,7 @@ from tests.refusals import refused
 
 
 def print_output(encoding: str, errors: str, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> tuple[int, bytes]:
-    """Run a command; returns its exit code and the bytes of a standard output with this encoding."""
+    """Run a command with a standard output of this encoding. Return the exit code and the written bytes."""
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding, errors, write_through=True))
     return main([str(a) for a in arguments]), raw.getvalue()
@@ -58,7 +58,7 @@ def test_a_closed_standard_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         pass
 
 
-def test_an_exit_within_a_command_is_an_error(
+def test_an_exit_with_code_0_within_a_command_is_an_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def exit_process() -> None:
@@ -71,7 +71,7 @@ def test_an_exit_within_a_command_is_an_error(
 
 
 def test_a_closed_pipe_is_not_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """As in `iclbench list tasks | head -1`."""
+    """An example is `iclbench list tasks | head -1`."""
     reader, writer = os.pipe()
     os.close(reader)
     monkeypatch.setattr(terminal, "out", Console(soft_wrap=True))  # a console for this test

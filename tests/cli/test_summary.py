@@ -1,4 +1,4 @@
-"""The table of an evaluation with the question `targets`."""
+"""The table that `iclbench eval` prints for the question `targets`."""
 
 import json
 from pathlib import Path
@@ -43,14 +43,14 @@ BETTER = [
 
 
 def board(values: list[dict[str, object]] | pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """The table without the common columns of leaderboards, except `tuned`."""
+    """Return the table without the columns that all leaderboards share, except `tuned`."""
     columns, lines = leaderboard(tables.frame("values", values))
     shared = {column.title for name, column in COLUMNS.items() if column.on_terminal and name != "tuned"}
     indices = [index for index, title in enumerate(columns) if title not in shared]
     return [columns[index] for index in indices], [[line[index] for index in indices] for line in lines]
 
 
-def test_contestants_are_ordered_by_likelihood_and_point_predictors_follow_by_error() -> None:
+def test_contestants_are_ordered_by_likelihood_followed_by_point_predictors_ordered_by_error() -> None:
     columns, lines = board([*POINTS, *BETTER, *MODEL])
     assert columns == ["contestant", "LL, 0 related", "LL, 1 related", "squared error"]
     assert lines == [
@@ -60,7 +60,7 @@ def test_contestants_are_ordered_by_likelihood_and_point_predictors_follow_by_er
     ]
 
 
-def test_tuned_models_are_marked_only_if_some_models_are_not_tuned() -> None:
+def test_the_column_tuned_appears_only_if_some_models_are_tuned_and_others_are_not() -> None:
     def lines_of(**tuned: bool | None) -> list[list[str]]:
         columns, lines = board([row | {"tuned": tuned.get(str(row["run"]))} for row in [*POINTS, *BETTER, *MODEL]])
         return [columns, *lines]
@@ -72,7 +72,7 @@ def test_tuned_models_are_marked_only_if_some_models_are_not_tuned() -> None:
     ]
 
 
-def test_small_errors_are_shortened_and_likelihoods_are_not() -> None:
+def test_scores_have_three_decimals_and_small_positive_scores_are_abbreviated() -> None:
     assert [short_score(value) for value in (0.0, 4e-4, 5e-4, -5.1994, -2e-4, float("nan"))] == [
         "0",
         "<.0005",
@@ -83,14 +83,14 @@ def test_small_errors_are_shortened_and_likelihoods_are_not() -> None:
     ]
 
 
-def test_the_gap_has_a_column_if_there_is_an_oracle() -> None:
+def test_the_gap_to_the_oracle_has_a_column_if_it_was_measured() -> None:
     gaps = rows("model", "backbone", "gap", [0.3, 0.2])
     columns, lines = board([*MODEL, *POINTS, *gaps])
     assert columns[-2:] == ["gap to the oracle", "squared error"]
     assert [line[-2] for line in lines] == ["0.200 ±0.100", ""]
 
 
-def test_a_smaller_number_of_episodes_is_in_the_cell() -> None:
+def test_cells_show_their_number_of_episodes_if_it_is_smaller_than_that_of_others() -> None:
     oracle_rows = [row | {"n_episodes": 128} for row in rows("oracle", "oracle", "log_likelihood", [-0.4, -0.3])]
     oracle_rows += [row | {"n_episodes": 128} for row in rows("oracle", "oracle", "squared_error", [0.2, 0.1])]
     gaps = [row | {"n_episodes": 128} for row in rows("model", "backbone", "gap", [0.3, 0.2])]
@@ -101,7 +101,7 @@ def test_a_smaller_number_of_episodes_is_in_the_cell() -> None:
     ]
 
 
-def test_notes_below_a_table_of_targets(tmp_path: Path) -> None:
+def test_the_notes_below_a_table_explain_episode_numbers_adjusted_likelihoods_and_gains(tmp_path: Path) -> None:
     fewer_episodes = [row | {"n_episodes": 128} for row in rows("oracle-bayes", "oracle", "log_likelihood", [-0.4])]
     oracle_rows = rows("oracle-kernel", "oracle", "log_likelihood", [-0.252])
     oracle_rows += [
@@ -124,14 +124,16 @@ def test_notes_below_a_table_of_targets(tmp_path: Path) -> None:
     # Nine gains are 0.01 and one is 0.41, which is 82 % of the sum.
     assert all(text in gain for text in ("model", "+0.050 [", "+0.010", "82%"))
     is_likelihood = values["run"].eq("oracle-kernel") & values["metric"].eq("log_likelihood")
-    assert len(target_notes(tmp_path, values[~is_likelihood])) == 2, "without the note on the packed oracle"
+    assert len(target_notes(tmp_path, values[~is_likelihood])) == 2, (
+        "the note on adjusted likelihoods needs the likelihood of the oracle"
+    )
     columns, lines = board(values)
     assert columns[-2:] == ["LL, ceiling-adjusted", "squared error"]
     assert next(line for line in lines if "model" in line[0])[-2] == "-0.490 ±0.100"
 
 
-def test_joint_scores_given_true_targets_have_a_note(tmp_path: Path) -> None:
-    """A joint likelihood without true targets is in the same column."""
+def test_joint_scores_that_condition_on_true_targets_are_explained_in_a_note(tmp_path: Path) -> None:
+    """Other joint likelihoods are in the same column."""
     joint = [row for run in ("model", "better") for row in rows(run, "backbone", "log_likelihood_joint", [-0.4])]
     teacher_forced = rows("better", "backbone", "log_likelihood_teacher_forced", [-0.4])
     without_targets = tables.frame("values", [*MODEL, *BETTER, *joint])
@@ -140,14 +142,14 @@ def test_joint_scores_given_true_targets_have_a_note(tmp_path: Path) -> None:
     assert "joint LL of better" in note
 
 
-def test_json_rows_have_all_digits(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_rows_contain_all_digits(capsys: pytest.CaptureFixture[str]) -> None:
     row = {"run": "ridge", "seed": 0, "value": 1.7e-15, "low": None, "reason": "a/b, ±"}
     rows = pd.DataFrame([row, row | {"seed": None}]).astype({"seed": "Int64", "low": "Float64", "run": "string"})
     print_rows(rows)
     assert json.loads(capsys.readouterr().out) == [row, row | {"seed": None}]
 
 
-def test_types_of_settings_are_in_words() -> None:
+def test_types_of_settings_are_described_in_words() -> None:
     from typing import Annotated, Literal
 
     from iclbench.cli.show_backbone import type_name
@@ -157,6 +159,6 @@ def test_types_of_settings_are_in_words() -> None:
     assert type_name(tuple[float, float]) == "tuple[float, float]"
 
 
-def test_a_value_without_an_interval_is_printed_alone() -> None:
+def test_a_value_without_an_interval_is_printed_without_a_half_width() -> None:
     assert value_with_half_width(pd.Series({"value": 0.5, "low": 0.25, "high": 0.75})) == "0.500 ±0.250"
     assert value_with_half_width(pd.Series({"value": 0.5, "low": pd.NA, "high": pd.NA}, dtype="Float64")) == "0.500"

@@ -1,4 +1,4 @@
-"""Tables of all commands are printed without cut cells at every width of the terminal."""
+"""Tables of all commands are printed without truncated cells at every width of the terminal."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -47,7 +47,8 @@ class RecordingTable(Table):
 
 
 def assert_uncut(out: str, cells: Sequence[tuple[str, bool]]) -> None:
-    """The output has every word at least as often as the cells, and numbers are on one line with their units."""
+    """Check that the output contains every word of the cells as often as the cells do, and that numbers are on one line
+    with their units."""
     assert not Counter(word for cell, _ in cells for word in cell.split()) - Counter(out.split())
     assert all(line.strip() in out for cell, numeric in cells if numeric for line in cell.splitlines())
 
@@ -280,7 +281,7 @@ TABLES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [80, 200])
 @pytest.mark.parametrize("name", TABLES)
-def test_no_cell_of_any_command_is_cut(
+def test_commands_print_no_truncated_cells(
     name: str, width: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(RecordingTable, "cells", [])
@@ -298,7 +299,7 @@ ROWS = st.integers(1, 9).flatmap(lambda n: st.lists(st.lists(CELLS, min_size=n, 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=ROWS, numeric=st.sets(st.integers(0, 8)), width=st.sampled_from([20, 80, 200]))
-def test_no_cell_of_any_table_is_cut(
+def test_random_tables_are_printed_without_truncated_cells(
     rows: list[list[str]],
     numeric: set[int],
     width: int,
@@ -313,7 +314,7 @@ def test_no_cell_of_any_table_is_cut(
 
 
 @pytest.mark.parametrize("kind", ["tasks", "backbones", "baselines", "families", "grids", "runs", "all"])
-def test_a_list_fits_80_columns_in_a_pipe(
+def test_lists_in_a_pipe_are_at_most_80_columns_wide(
     kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -323,7 +324,7 @@ def test_a_list_fits_80_columns_in_a_pipe(
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 30)), min_size=1, max_size=9), st.integers(64, 200))
-def test_blocks_fit_into_any_width_that_two_words_fit_into(needs: list[tuple[int, int]], width: int) -> None:
+def test_columns_are_distributed_over_blocks_that_fit_into_the_width(needs: list[tuple[int, int]], width: int) -> None:
     columns = [ColumnWidth(max(natural, word), word) for natural, word in needs]
     table_blocks = blocks(columns, width)
     assert all(block.width <= width for block in table_blocks)
@@ -332,7 +333,7 @@ def test_blocks_fit_into_any_width_that_two_words_fit_into(needs: list[tuple[int
         assert all(w >= columns[i].word_width for i, w in zip(block.columns, block.widths, strict=True))
 
 
-def test_a_table_of_many_rows_looks_like_one_of_few(
+def test_tables_with_many_rows_have_the_same_layout_as_tables_with_few_rows(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [["a-run", "finished", "1.25"], ["[bold]a-longer-run[/bold]", "step 1/2", "-"], ["", "漢字", "12.5"]]
