@@ -113,8 +113,8 @@ def test_invalid_requests_are_refused_in_one_line(results: Path, capsys: pytest.
 def measure_baselines(
     monkeypatch: pytest.MonkeyPatch, folder: Path, tasks: Sequence[str], names: Sequence[object]
 ) -> tuple[int, list[tuple[str, str]]]:
-    """Measure the costs of baselines for models on these tasks. Return the number of failed measurements, and the measured
-    pairs of task and baseline."""
+    """Measure the costs of baselines for models on these tasks. Return the number of failures, and the measured pairs
+    of task and baseline."""
     measurements: list[tuple[str, str]] = []
 
     def record(context: Context, contestant: PredictorContestant | None, task: TaskConfig, *_: object, train: object):  # type: ignore[no-untyped-def]

@@ -29,7 +29,7 @@ LARGE_LIBRARIES = ("torch", "pandas", "sklearn", "transformers", "xgboost", "pya
 
 
 def heavy_imports(folder: Path, *commands: list[str]) -> dict[str, list[str]]:
-    """Run these commands in one new process in the folder. Return the large libraries that are loaded after each command.
+    """Run these commands in one new process in the folder. Return the large libraries that each command has loaded.
 
     Commands without large libraries are omitted.
     """

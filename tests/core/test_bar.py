@@ -1,4 +1,4 @@
-"""The bar head against SciPy: a histogram with borders at normal quantiles, and half-normal tails."""
+"""The bar head, compared with SciPy: a histogram with borders at normal quantiles, and half-normal tails."""
 
 import math
 
@@ -21,7 +21,7 @@ def bar(*shape: int, buckets: int = 9, dy: int = 1, seed: int = 0) -> Bar:
 
 
 def borders(buckets: int) -> np.ndarray:
-    """The borders for outputs with variance 1: quantiles of a normal distribution with variance 3."""
+    """Return the borders for outputs with variance 1, which are quantiles of a normal distribution with variance 3."""
     return stats.norm.ppf(np.arange(1, buckets) / buckets, scale=SCALE * math.sqrt(3))
 
 
@@ -82,7 +82,7 @@ def test_the_distribution_function_at_the_borders_is_the_cumulative_probability(
 
 @pytest.mark.parametrize("buckets", [2, 3, 9, 100])
 def test_the_density_integrates_to_1(buckets: int) -> None:
-    """Each bucket is integrated from one value of the density, and the tails by the trapezoidal rule."""
+    """The density is constant in each bucket, and the tails are integrated by the trapezoidal rule."""
     prediction, edges = bar(1, buckets=buckets), borders(buckets)
 
     def density(y: np.ndarray) -> np.ndarray:
@@ -160,9 +160,9 @@ def test_gradients_are_finite_for_distant_outputs_and_extreme_logits(y: float, l
     assert all(score.isfinite().all() for score in scores.values())
 
 
-def test_the_likelihood_loss_by_discretisation_is_that_in_the_docstring_of_bar() -> None:
-    """The loss of a prediction with the exact bucket masses of N(m, s²), averaged over quantiles of m, for outputs with
-    variance 1."""
+def test_the_loss_of_likelihood_by_discretisation_is_the_one_in_the_docstring_of_bar() -> None:
+    """The predictions have the exact bucket masses of N(m, s²). The loss is averaged over quantiles of m, for outputs
+    with variance 1."""
     s, k, count = 0.2, 100, 2000
     mean = torch.tensor(stats.norm.ppf((np.arange(count) + 0.5) / count) * math.sqrt(1 - s**2)).unsqueeze(-1)
     edges = torch.tensor(stats.norm.ppf(np.arange(k + 1) / k) * math.sqrt(3))

@@ -19,7 +19,7 @@ def has_denormals() -> bool:
     return float(torch.tensor(DENORMAL) * 1.0) > 0.0 and sys.float_info.min * 0.5 > 0.0
 
 
-def test_the_denormal_mode_of_the_thread_is_restored() -> None:
+def test_flush_denormals_restores_the_mode_of_the_thread() -> None:
     assert has_denormals()
     with flush_denormals():
         assert not has_denormals()

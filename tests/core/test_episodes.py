@@ -14,7 +14,7 @@ def points():
     return Points(points.x, points.y, torch.tensor([[True, False, True, True], [True, True, False, False]]))
 
 
-def test_counts_excludes_padding_and_count_includes_it(points):
+def test_the_attribute_counts_excludes_padding_and_count_includes_it(points):
     assert points.count == 4
     assert points.counts.tolist() == [3, 2]
     assert len(points) == 2

@@ -1,4 +1,4 @@
-"""Distributions of the next event against SciPy, numerical integration and explicit sums."""
+"""Distributions of the next event, compared with SciPy, numerical integration and explicit sums."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,8 @@ def hazard(decay, base=(0.2, 0.5, 0.1), excited=(1.0, 0.3, 0.0), count=4):
     return HazardEvent(*rows, torch.full((count,), decay, dtype=torch.float64))
 
 
-# Rates that decay, are constant with excitation, are constant without (Poisson), and grow from a base of 0.
+# Rates that decay, that are constant with excitation, that are constant without excitation (Poisson), and that grow
+# from a base of 0.
 HAZARDS = [hazard(2.0), hazard(0.0), hazard(2.0, excited=(0.0, 0.0, 0.0)), hazard(-0.7, base=(0.0,) * 3)]
 HAZARD_NAMES = ["excited", "flat", "poisson", "growing"]
 
@@ -46,7 +47,7 @@ def test_quantiles_invert_the_survival_function(prediction, level):
 
 
 @pytest.mark.parametrize("prediction", [lognormal(), HAZARDS[0]], ids=["lognormal", "excited"])
-def test_an_interval_with_probability_1_has_no_end(prediction):
+def test_the_interval_with_probability_1_extends_from_0_to_infinity(prediction):
     low, high = prediction.interval(1.0)
     assert low.shape == high.shape == (4, 1)
     assert bool((low == 0).all()) and bool(high.isposinf().all())
@@ -54,7 +55,7 @@ def test_an_interval_with_probability_1_has_no_end(prediction):
 
 
 @pytest.mark.parametrize("prediction", HAZARDS, ids=HAZARD_NAMES)
-def test_hazard_distributions_equal_numerical_integration_of_their_rates(prediction):
+def test_hazard_distributions_equal_the_numerical_integrals_of_their_rates(prediction):
     def rate(s):
         decayed = np.exp(-float(prediction.decay[0]) * s)
         return prediction.base[0].numpy() + prediction.excited[0].numpy() * decayed
@@ -157,14 +158,16 @@ def test_a_censored_event_is_scored_by_the_survival_probability_of_its_interval(
     torch.testing.assert_close(prediction.loss(y), -prediction.log_survival(GAPS))
 
 
-def test_a_mixed_prediction_has_the_scores_and_samples_of_its_two_predictions():
+def test_a_mixed_prediction_uses_the_scores_and_samples_of_the_selected_prediction_at_each_position():
     renewal = torch.tensor([True, False, False, True])
     prediction = MixedEvent(lognormal(), HAZARDS[0], renewal)
     y = torch.stack([GAPS, torch.ones(4, dtype=torch.float64), GAPS], -1)
     for name, values in prediction.scores(y).items():
         first, second = prediction.lognormal.scores(y)[name], prediction.hazard.scores(y)[name]
         assert values.tolist() == torch.where(renewal, first, second).tolist()
-    draws = prediction.sample(4, torch.Generator().manual_seed(0))  # the number of positions, to detect mixed-up axes
+    draws = prediction.sample(
+        4, torch.Generator().manual_seed(0)
+    )  # as many samples as positions, to detect swapped axes
     assert draws.shape == (4, 4, 2)
     renewals = prediction.lognormal.sample_gaps(4, torch.Generator().manual_seed(0))
     torch.testing.assert_close(draws[:, renewal, 0], renewals[:, renewal])
@@ -185,11 +188,11 @@ def test_predictions_are_built_from_raw_outputs():
     assert prediction.locs.shape == (2, 5, 2)
     assert prediction.marks.shape == (2, 5, 4)
     assert (prediction.scales > 0.01).all()
-    # A softplus that is clipped would not represent large values.
+    # With a clipped softplus, large scales would be impossible.
     assert LogNormalEvent.from_raw(torch.full((1, 10), 500.0), 4, settings).scales.max() > 499
 
 
-def test_gradients_are_finite_with_padding_at_gap_0():
+def test_gradients_are_finite_if_padding_has_gap_0():
     raw = torch.randn(1, 2, LogNormalEvent.raw_dim(3), requires_grad=True)
     loss = LogNormalEvent.from_raw(raw, 3).loss(torch.tensor([[[0.5, 1.0, 0.5], [0.0, 0.0, 0.0]]]))
     (loss * torch.tensor([[1.0, 0.0]])).sum().backward()

@@ -43,7 +43,9 @@ def test_folders_are_synced_as_well_as_files(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(os, "fsync", fsync)
     with atomic(path) as temporary:
         temporary.write_text("new")
-    assert {(tmp_path, False), (tmp_path / "new", False), (temporary, False)} <= set(synced), "before it is renamed"
+    assert {(tmp_path, False), (tmp_path / "new", False), (temporary, False)} <= set(synced), (
+        "the file is synced before it is renamed"
+    )
     assert synced[-1] == (path.parent, True)
 
 

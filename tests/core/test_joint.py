@@ -1,4 +1,4 @@
-"""Joint and sampled predictions against torch.distributions and moments of samples."""
+"""Joint and sampled predictions, compared with torch.distributions and with moments of samples."""
 
 import math
 
@@ -36,7 +36,7 @@ def test_the_density_of_a_joint_gaussian_equals_torch():
     torch.testing.assert_close(prediction.joint_log_likelihood(Y, ALL), exact.log_prob(Y.flatten(1).double()))
 
 
-def test_the_density_is_nan_if_the_covariance_has_no_cholesky_factor():
+def test_the_joint_density_is_nan_if_the_covariance_has_no_cholesky_factor():
     prediction = joint_gaussian()
     prediction.factor[1] *= 1e15
     score = prediction.joint_log_likelihood(Y, ALL)
@@ -52,7 +52,7 @@ def test_masked_positions_are_marginalised():
         torch.testing.assert_close(score[b : b + 1], expected)
 
 
-def test_a_gaussian_from_a_triangular_factor_has_its_covariance_and_marginals():
+def test_a_gaussian_from_a_triangular_factor_has_the_same_covariance_and_marginals_as_in_torch():
     tril = random(3, 8, 8).tril()
     tril.diagonal(dim1=1, dim2=2).exp_()
     prediction = JointGaussian.from_tril(random(3, 4, 2), tril)
@@ -89,7 +89,7 @@ def test_marginal_and_joint_scores_of_samples_are_log_means_of_densities():
     torch.testing.assert_close(prediction.joint_log_likelihood(Y, MASK), summed.logsumexp(1) - math.log(5))
 
 
-def test_scores_of_sampled_mixtures_average_their_densities():
+def test_scores_of_sampled_mixtures_are_log_means_of_their_densities():
     by_sample = Mixture(random(3, 4, 5, 2), random(3, 4, 5, 2, 2), random(3, 4, 5, 2, 2).exp())
     prediction = mix_samples(by_sample)
     log = by_sample.log_likelihood(Y.unsqueeze(2))
@@ -99,7 +99,7 @@ def test_scores_of_sampled_mixtures_average_their_densities():
     assert prediction.sample(3, torch.Generator().manual_seed(0)).shape == (3, *Y.shape)
 
 
-def test_a_sample_is_one_function_at_all_positions():
+def test_a_sample_uses_the_same_function_at_all_positions():
     levels = torch.tensor([-10.0, 0.0, 10.0]).view(1, 1, 3, 1).expand(2, 6, 3, 1)
     draws = mix_samples(Gaussian(levels, torch.full_like(levels, 0.1))).sample(300, torch.Generator().manual_seed(1))
     level = (draws / 10).round()
@@ -146,7 +146,7 @@ def test_predictions_that_cannot_be_averaged_are_refused():
         mix_samples(object.__new__(Prediction))
 
 
-def test_samples_of_paths_are_the_stored_paths_without_a_joint_density():
+def test_paths_are_sampled_from_the_stored_paths_and_have_no_joint_density():
     by_sample, drawn = gaussians(), random(3, 4, 5, 2)
     prediction = Paths(*(getattr(mix_samples(by_sample), name) for name in ("logits", "means", "stds")), drawn)
     assert prediction.joint_log_likelihood(Y, ALL) is None

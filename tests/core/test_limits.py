@@ -47,7 +47,7 @@ def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def peak(function: Callable[[], object]) -> int:
-    """The peak memory of the function in bytes, even if it raises `DataError`."""
+    """Return the peak memory of the function in bytes. The function may raise `DataError`."""
     tracemalloc.start()
     try:
         function()
@@ -60,7 +60,7 @@ def peak(function: Callable[[], object]) -> int:
 
 
 def check_too_large(function: Callable[[], object]) -> None:
-    """Check that the function raises an error that says how to raise the limit, without using much memory before."""
+    """Check that the function uses little memory and raises an error that says how to raise the limit."""
     assert peak(function) < 4 * MEGA
     with refused("too-large", *LIMIT_SETTINGS):
         function()
@@ -118,7 +118,7 @@ def test_a_compressed_table_beyond_the_limit_is_refused_before_it_is_parsed(
 
 
 @pytest.mark.usefixtures("small_limit")
-def test_a_table_with_an_endless_line_is_refused(tmp_path: Path) -> None:
+def test_a_table_with_a_line_longer_than_the_limit_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "line.csv"
     path.write_text("a" * MEGA)
     check_too_large(lambda: read_table(path))

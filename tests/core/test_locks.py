@@ -106,7 +106,7 @@ def test_only_one_process_takes_a_stale_lock(tmp_path: Path) -> None:
     first, second = FolderLock(tmp_path / "lock"), FolderLock(tmp_path / "lock")
     assert first._is_stale() and second._is_stale()
     first.acquire(wait=False)
-    second._remove_if_stale()  # `second` had found the lock stale before `first` acquired it
+    second._remove_if_stale()  # as if `second` had seen the stale lock before `first` acquired it
     assert first.is_held and not second.is_held and is_blocked(second)
     first.release()
 

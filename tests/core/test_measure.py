@@ -20,7 +20,7 @@ def collect_garbage() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel reports no peak")
-def test_a_large_array_that_is_freed_before_the_end_counts() -> None:
+def test_memory_that_is_freed_before_the_end_counts_towards_the_peak() -> None:
     with Measure("cpu") as large:
         np.ones(300_000_000, dtype=np.uint8).sum()
     with Measure("cpu") as nothing:
@@ -93,7 +93,7 @@ def test_on_cuda_the_peak_is_read_from_the_allocator_after_all_work(monkeypatch:
     assert cuda.events == ["wait", "work", "wait"]
     cuda.hold(100, 0)
     assert peak_of(lambda: cuda.hold(130, 0), "cuda:1") == 30
-    assert peak_of(lambda: cuda.hold(90, 0), "cuda:1") == 0, "earlier memory may be freed"
+    assert peak_of(lambda: cuda.hold(90, 0), "cuda:1") == 0, "freeing earlier memory does not make the peak negative"
 
 
 def test_only_seconds_are_measured_if_the_kernel_reports_no_peak(

@@ -1,4 +1,4 @@
-"""The out-of-memory error of every command is one line that names the options to reduce."""
+"""If memory is exhausted, every command prints one line that names the options to reduce."""
 
 import errno
 import os
@@ -87,7 +87,7 @@ def test_the_error_of_each_command_names_the_options_to_reduce(
     assert "out of memory" in output and "3638 TiB" in output, "4e15 bytes / 1024**4"
     assert all(option in output for option in options)
     assert not re.search(r"\bbug\b|Traceback", output)
-    assert code == 1, "even if other sizes are measured"
+    assert code == 1, "the exit code is 1 even if other sizes were measured"
 
 
 @pytest.mark.parametrize("where", ["families.tabular.frame.read_text_columns", "cli.eval_runs.remarks_on"])
@@ -140,5 +140,5 @@ def test_out_of_memory_errors_are_not_reported_as_damage(trained_run: Run, monke
     ],
 )
 def test_errors_caused_by_a_limit_on_address_space_are_recognised(error: Exception) -> None:
-    """These are errors of the dynamic loader and of Python's threads."""
+    """Under such a limit, the dynamic loader and Python's threads raise other errors."""
     assert is_out_of_memory(error)

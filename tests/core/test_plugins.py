@@ -254,7 +254,7 @@ def test_valid_predictions_and_out_of_memory_errors_are_passed_through() -> None
 
 
 @pytest.mark.usefixtures("trusted")
-def test_normaliser_and_samples_of_a_family_are_checked_before_they_are_used() -> None:
+def test_the_normaliser_and_the_samples_of_a_family_are_checked_before_use() -> None:
     parameters = FAMILIES.get("linear").Parameters(dim=3)
     with refused("plugin", "mynet:Flat.normaliser", "0.0", exit_code=1):
         check_normaliser(FAMILIES.get("mynet:Flat")(parameters))

@@ -1,4 +1,4 @@
-"""Predictions against torch.distributions and SciPy."""
+"""Predictions, compared with torch.distributions and SciPy."""
 
 import math
 
@@ -42,7 +42,7 @@ def test_positions_can_be_selected(name):
     assert all(torch.equal(selection[key], tensor[:, 1:3]) for key, tensor in prediction.tensors().items())
 
 
-def test_point_is_scored_by_squared_error_summed_over_outputs():
+def test_points_are_scored_by_the_squared_error_summed_over_outputs():
     torch.testing.assert_close(Point(torch.zeros(3, 4, 2)).loss(Y), Y[..., 0] ** 2 + Y[..., 1] ** 2)
     torch.testing.assert_close(Point(Y).loss(Y), torch.zeros(3, 4))
 
@@ -116,7 +116,7 @@ def test_categorical_loss_is_cross_entropy():
     torch.testing.assert_close(prediction.loss(y).flatten(), expected)
 
 
-def test_choices_exclude_all_other_labels():
+def test_labels_outside_the_choices_have_no_effect_on_scores():
     logits = torch.tensor([[[9.0, 1.0, 2.0]], [[9.0, 3.0, 2.0]]])
     admitted = torch.tensor([[False, True, True], [True, True, False]])
     restricted = Categorical(logits).within(admitted)
@@ -124,7 +124,7 @@ def test_choices_exclude_all_other_labels():
     assert restricted.logits.softmax(-1)[0, 0, 0] == 0
 
 
-def test_intervals_are_centred_on_a_mean_far_from_0():
+def test_intervals_are_centred_on_means_far_from_0():
     prediction = Gaussian(Y + 100, torch.full_like(Y, 0.1))
     assert [float(prediction.scores(y)["covered_90"].mean()) for y in (Y + 100, -Y - 100)] == [1.0, 0.0]
 
@@ -156,7 +156,7 @@ def test_the_ends_of_the_interval_of_a_mixture_are_roots_of_its_distribution_fun
             assert end[at].item() == pytest.approx(root, rel=1e-9, abs=1e-9)
 
 
-def test_coverage_of_a_mixture_agrees_with_its_intervals():
+def test_coverage_of_a_mixture_is_consistent_with_its_intervals():
     mixture = mixture_of(20, 10, dy=2)
     y = mixture.sample(1, stream(1))[0]
     for level in (0.5, 0.9):
@@ -191,7 +191,7 @@ def test_samples_of_gaussians_points_and_classes_have_their_distributions():
 
 
 @pytest.mark.parametrize("name", sorted(HEADS))
-def test_all_predictions_have_a_point_and_distributions_of_numbers_have_an_interval(name):
+def test_all_predictions_have_a_point_and_all_distributions_of_numbers_have_an_interval(name):
     prediction = HEADS[name].from_raw(raw(HEADS[name], 2), 2)
     assert prediction.point().shape == ((3, 4) if name == "categorical" else (3, 4, 2))
     ends = prediction.interval(0.9)
@@ -220,6 +220,6 @@ def test_an_interval_level_that_is_not_a_probability_is_refused(prediction: Pred
     [*_distributions(), Categorical(torch.zeros(2, 3)), Point(torch.zeros(2, 1))],
     ids=lambda p: type(p).__name__,
 )
-def test_zero_samples_are_an_empty_tensor(prediction: Prediction) -> None:
+def test_drawing_zero_samples_returns_an_empty_tensor(prediction: Prediction) -> None:
     samples = prediction.sample(0, torch.Generator().manual_seed(0))
     assert samples.shape == (0, *prediction.point().shape) and samples.dtype == prediction.point().dtype

@@ -50,7 +50,7 @@ def test_indexing_selects_episodes_of_all_tensors_and_does_not_change_plain_valu
         assert (selection.layers[1].steps, selection.missing) == (1, None)
 
 
-def test_size_is_that_of_the_tensors(nested):
+def test_the_size_of_a_record_is_the_total_size_of_its_tensors(nested):
     assert nested.nbytes == 2 * 4 * 2 * 3 * 4 + 4 * 8
     assert set(nested.tensors()) == {"layers.0.keys", "layers.1.keys", "extra.count"}
 
@@ -61,7 +61,7 @@ def test_only_floating_point_tensors_are_cast(nested):
     assert cast.extra["count"].dtype == torch.int64
 
 
-def test_cat_is_the_inverse_of_splitting(nested):
+def test_concatenation_is_the_inverse_of_splitting(nested):
     assert are_equal(cat([nested[:1], nested[1:2], nested[2:]]), nested)
 
 
@@ -142,7 +142,7 @@ def test_reading_a_named_pipe_raises_an_error_and_does_not_block(tmp_path):
             read(tmp_path / "state")
 
 
-def test_saving_replaces_only_files_that_are_records(nested, tmp_path):
+def test_saving_overwrites_only_files_that_are_records(nested, tmp_path):
     nested.save(tmp_path / "r")
     nested[:1].save(tmp_path / "r")
     assert Nested.load(tmp_path / "r").extra["count"].tolist() == [0]

@@ -1,4 +1,4 @@
-"""Metrics over all targets of an episode, against scikit-learn, SciPy and quadrature."""
+"""Metrics over all targets of an episode, compared with scikit-learn, SciPy and quadrature."""
 
 import math
 
@@ -48,7 +48,7 @@ def test_the_roc_auc_ignores_labels_that_are_inadmissible_or_absent() -> None:
     assert float(area[0]) == pytest.approx(roc_auc_score(y[0].numpy(), score.numpy()))
 
 
-def test_the_roc_auc_of_one_class_is_undefined() -> None:
+def test_the_roc_auc_is_undefined_if_all_targets_have_one_class() -> None:
     logits, y = torch.zeros(2, 4, 3), torch.tensor([[1, 1, 1, 1], [0, 1, 0, 1]])
     areas = set_scores(Categorical(logits), y, full_mask(2, 4), None, ["roc_auc"])["roc_auc"]
     assert math.isnan(float(areas[0])) and float(areas[1]) == 0.5
@@ -69,7 +69,7 @@ def test_the_calibration_error_equals_a_loop_over_bins() -> None:
         assert float(error) == pytest.approx(expected, abs=1e-12)
 
 
-def test_a_calibrated_predictor_has_a_small_calibration_error() -> None:
+def test_the_calibration_error_of_a_calibrated_predictor_is_small() -> None:
     p = torch.from_numpy(GENERATOR.uniform(0.02, 0.98, size=(1, 40_000)))
     y = torch.bernoulli(p, generator=torch.Generator().manual_seed(0)).long()
     answers = {
@@ -121,12 +121,12 @@ def test_the_crps_is_the_integral_of_the_squared_difference_of_distribution_func
     assert float(value) == pytest.approx(quadrature(cumulative, 0.3), rel=1e-5)
 
 
-def test_the_crps_of_a_single_value_is_its_absolute_error() -> None:
+def test_the_crps_of_a_point_prediction_is_its_absolute_error() -> None:
     y, mean = torch.tensor([[[1.0], [2.0]]]), torch.tensor([[[0.5], [4.0]]])
     assert float(set_scores(Point(mean), y, full_mask(1, 2), None, ["crps"])["crps"]) == pytest.approx(1.25)
 
 
-def test_each_kind_of_prediction_has_its_metrics_and_each_metric_an_entry() -> None:
+def test_set_metrics_depend_on_the_kind_of_prediction_and_each_has_an_entry_in_the_registry() -> None:
     assert METRICS.keys() >= SET_METRICS.keys()
     labels = set_scores(Categorical(torch.zeros(1, 3, 2)), torch.tensor([[0, 1, 1]]), full_mask(1, 3), None, ALL)
     numbers = set_scores(Point(torch.zeros(1, 3, 1)), torch.randn(1, 3, 1), full_mask(1, 3), None, ALL)

@@ -44,7 +44,7 @@ def interrupt_in_del() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("interrupt", [interrupt_in_set_name, interrupt_in_a_library, interrupt_in_del])
-def test_a_lost_ctrl_c_ends_the_command(
+def test_ctrl_c_ends_the_command_even_if_the_keyboard_interrupt_is_lost(
     interrupt: Callable[[], None],
     card_path: Path,
     tmp_path: Path,
@@ -71,7 +71,7 @@ def test_a_lost_ctrl_c_ends_the_command(
     assert len(predictors) == 2, "no further evaluation begins"
 
 
-def test_an_interrupt_does_not_end_the_next_command() -> None:
+def test_an_interrupt_has_no_effect_on_the_next_command() -> None:
     handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), remember_ctrl_c():
         os.kill(os.getpid(), signal.SIGINT)

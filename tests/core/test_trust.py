@@ -36,7 +36,7 @@ def no_trusted_modules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Elsewhere:
-    """An unknown module in a folder on Python's search path, and a card that names a family of this module."""
+    """An untrusted module in a folder on Python's search path, and a card that names a family of this module."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -68,7 +68,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def elsewhere_with_runs(elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]) -> Elsewhere:
-    """Add two finished runs, one of which names the module."""
+    """Add two trained runs, one of which names the module."""
     card = elsewhere.folder / "ours.toml"
     card.write_text(tomli_w.dumps(small_card(baselines=["zero"], oracles=[])))
     options = ("--preset", "smoke", "-o", "train.steps=2")
@@ -226,7 +226,7 @@ def test_several_modules_are_separated_by_commas_or_colons(monkeypatch: pytest.M
         trust.trust("../evil")
 
 
-def test_all_registries_check_trust(elsewhere: Elsewhere) -> None:
+def test_every_registry_refuses_untrusted_modules(elsewhere: Elsewhere) -> None:
     for registry in (FAMILIES, BACKBONES, ESTIMATORS):
         with refused("untrusted", "from_elsewhere:Mine", "--trust from_elsewhere", exit_code=1):
             registry.get("from_elsewhere:Mine")

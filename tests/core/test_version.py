@@ -1,4 +1,4 @@
-"""The version is defined in one place, and the commit is that of the running code or None."""
+"""The version is defined in one place, and the commit is that of the running code, or None if it is unknown."""
 
 import os
 import re
@@ -68,7 +68,7 @@ def test_the_version_is_defined_only_in_pyproject() -> None:
     assert not re.search(r"^version:", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
 
 
-def test_the_commit_is_that_of_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_belongs_to_the_checkout_of_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = copy_module(tmp_path / "first")
     commit = commit_all(tmp_path / "first")
     assert (module.version(), module.commit()) == ("7.8.9", commit)
@@ -142,7 +142,7 @@ def test_help_and_version_do_not_call_git(tmp_path: Path) -> None:
     assert process.stdout == f"iclbench {iclbench.__version__}\n" and not call_marker.exists()
 
 
-def test_an_installed_wheel_has_its_commit(tmp_path: Path) -> None:
+def test_an_installed_wheel_contains_the_commit_of_its_source(tmp_path: Path) -> None:
     pytest.importorskip("hatchling", reason="the build backend is not installed")
     source, project = tmp_path / "source", tmp_path / "project"
     copy_module(source)
@@ -178,7 +178,7 @@ def test_an_installed_wheel_has_its_commit(tmp_path: Path) -> None:
     assert n == 1
 
 
-def test_packed_values_have_no_commit() -> None:
+def test_packed_result_tables_contain_no_commit() -> None:
     packed = ROOT / "results" / "reference" / "linear-small.values.parquet"
     values = tables.read("values", packed)
     assert len(values) and values["commit"].isna().all()

@@ -3,7 +3,7 @@ concurrent commands.
 
     python -m tests.hostile [--trials N] [--seed S] [--only CATEGORY] [--jobs J]
 
-Every trial works on its own small results folder and checks the effects (`verdicts`): the exit code, one line on
-stderr, no lost results, and no wrong numbers. Trials are sampled from a seed. `--only CATEGORY/INDEX` repeats a single
-trial.
+Every trial works on its own small results folder and checks the effects (`verdicts`): the exit code is valid, stderr
+has at most one line with an error, no results are lost, and no numbers are wrong. Trials are sampled from a seed.
+`--only CATEGORY/INDEX` repeats a single trial.
 """

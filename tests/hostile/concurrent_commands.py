@@ -14,7 +14,7 @@ from tests.hostile.verdicts import check_no_temporary_files, check_outcome, chec
 
 
 def _start_all(trial: Trial, arguments: Sequence[str], count: int) -> list[Outcome]:
-    """Start the command several times with short delays, and wait for all."""
+    """Start several copies of the command with short delays, and wait for all of them."""
     commands = []
     for _ in range(count):
         commands.append(Command(arguments, trial.folder).start())

@@ -1,4 +1,4 @@
-"""Hostile contents of files, names and options must not execute code, inject scripts or write to other folders."""
+"""Hostile texts in files, names and options must not execute code, inject scripts or write to other folders."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def _number(trial: Trial) -> list[str]:
 
 
 def _huge(trial: Trial) -> list[str]:
-    """Pass huge sizes. They are refused, or the command reports in one line that memory is exhausted."""
+    """Pass huge sizes. The command refuses them, or reports in one line that memory is exhausted."""
     trial.copy("")
     override = trial.dice.choice(HUGE)
     outcome = trial.run((*TRAIN, "-o", override), limits=ROOMY)
@@ -479,7 +479,7 @@ def _code(trial: Trial) -> list[str]:
 
 
 def _links(trial: Trial) -> list[str]:
-    """Add odd folders, links to other places, loops, and endless files."""
+    """Add unusual folders, links to other places, loops of links, and endless files."""
     trial.copy()
     runs, how = (
         trial.results / "runs",

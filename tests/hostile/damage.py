@@ -1,4 +1,4 @@
-"""Truncated, corrupted, empty, exchanged or wrong files are refused in one line or recomputed, but never used."""
+"""Truncated, corrupted, empty or exchanged files are refused in one line or recomputed, but never used."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _result_file(
 
 
 def _weights(trial: Trial) -> list[str]:
-    """Damage weights. All commands refuse them. After their deletion, the same command trains the same weights."""
+    """Damage weights. All commands refuse them. After they are deleted, the same command trains identical weights."""
     trial.copy()
     target = trial.results / "runs/gpt/model.safetensors"
     good = target.read_bytes()
@@ -176,7 +176,7 @@ def _impossible(trial: Trial, path: Path) -> str:
 
 
 def _card(trial: Trial) -> list[str]:
-    """Damage a card. It is refused or trains with its new settings, and other runs do not change."""
+    """Damage a card. The card is refused, or a run is trained with its changed settings. Other runs do not change."""
     trial.copy()
     before = contents(trial.results, "runs/**/*")
     how = damage(trial, trial.folder / "tiny.toml")
@@ -217,7 +217,7 @@ def _points(trial: Trial) -> list[str]:
 
 
 def _images(trial: Trial) -> list[str]:
-    """Damage files of MNIST."""
+    """Damage the files of MNIST."""
     trial.copy("")
     mnist(trial.folder / "data")
     target = trial.dice.choice(sorted((trial.folder / "data/mnist").iterdir()))
@@ -268,7 +268,7 @@ def _write_event_log(path: Path, sequences: int = 20, marks: int = 2, step: floa
 
 
 def _data_that_change(trial: Trial) -> list[str]:
-    """Change the data of a run. It still predicts the same, and is neither trained nor scored on the new data."""
+    """Change the data of a run. Its predictions do not change, and it is neither trained nor scored on the new data."""
     trial.copy("")
     log, keys = trial.folder / "log.jsonl", ("train.steps=3", "train.batch=2", "backbone.width=8", "backbone.layers=1")
     _write_event_log(log)

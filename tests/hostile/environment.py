@@ -1,4 +1,4 @@
-"""Odd environments: no space, no permissions, no terminal, or another language."""
+"""Unusual environments: no disk space, no permissions, little memory, no terminal, or another locale."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _recovers(trial: Trial, arguments: Sequence[str], results: str) -> list[str]
 
 
 def _full_disk(trial: Trial) -> list[str]:
-    """Limit file sizes. The command ends with exit code 0, 1 or 2, changes no finished files, and can be repeated."""
+    """Limit file sizes. The command ends with exit code 0, 1 or 2, changes no existing results, and can be repeated."""
     arguments = trial.dice.choice(WRITERS)
     results = {TRAIN: "", LONG: "half", REPORT: "results"}.get(arguments, "trained")
     trial.copy(results)

@@ -37,8 +37,8 @@ def run_and_signal(
 
 
 def check_end(outcome: Outcome, sent_signal: signal.Signals, polite: bool = True) -> list[str]:
-    """Check the end of a command after a signal. If `polite`, only SIGKILL may end it without a message and an exit
-    code.
+    """Check how a command ended after a signal. If `polite`, a command must handle every signal except SIGKILL, with a
+    message and an exit code.
     """
     if outcome.code == -sent_signal and (sent_signal == KILL or not polite):
         return []
@@ -51,7 +51,7 @@ def _training(trial: Trial, sent_signal: signal.Signals, fresh: bool) -> list[st
     for _ in range(trial.dice.randint(1, 3)):
         before = _checkpoints(run)
         outcome = run_and_signal(trial, LONG, sent_signal, fresh)
-        # Before its first step, the signal may kill a training run.
+        # Before the first step of training, the signal may kill the process.
         complaints += check_end(outcome, sent_signal, polite=_checkpoints(run) != before)
         if outcome.code == 130 and (run / "checkpoints").exists() and not _checkpoints(run):
             complaints.append("interrupted during training without a checkpoint")
@@ -73,7 +73,7 @@ def _evaluation(trial: Trial, sent_signal: signal.Signals, fresh: bool) -> list[
     outcome = run_and_signal(trial, EVAL, sent_signal, fresh)
     complaints = check_end(outcome, sent_signal, polite=sent_signal == INT and not fresh)
     undisturbed = {name: content for name, content in trial.stage.values.items() if "probe" not in name}
-    # Summaries depend on all finished cells, so they may differ directly after the signal.
+    # Summaries depend on all completed cells, so they may differ directly after the signal.
     cells = {name: content for name, content in undisturbed.items() if "/summary/" not in name}
     complaints += [
         f"after the signal: {c}" for c in check_same_numbers(cells, value_tables(trial.results), complete=False)
@@ -97,7 +97,7 @@ def _probe(trial: Trial, sent_signal: signal.Signals) -> list[str]:
 
 
 def _report(trial: Trial, sent_signal: signal.Signals) -> list[str]:
-    """Interrupt a report. Its page is the old one or the new one."""
+    """Interrupt a report. The page must be either the old one or the new one."""
     trial.copy()
     index = trial.results / "report/index.html"
     old = index.read_bytes()

@@ -151,7 +151,7 @@ def _misbehaves(trial: Trial, family: bool, faults: tuple[str, ...], places: tup
     template, options = FAMILY if family else BACKBONE, {"path": [trial.folder], "environment": TRUST, "limits": LIMITS}
     fails_after_training = place != "module" and trial.dice.random() < 0.4
     complaints = []
-    if fails_after_training:  # train without the fault first
+    if fails_after_training:  # first train without the fault
         write_plugin(trial, template)
         complaints += check_outcome(trial.run(train(trial, family), **options), {0})
     write_plugin(trial, template, **{place: fault})
@@ -182,7 +182,7 @@ def _misbehaves(trial: Trial, family: bool, faults: tuple[str, ...], places: tup
 
 
 def _harmless(trial: Trial) -> list[str]:
-    """Print and sleep in a plug-in, which does not change any number."""
+    """Print and sleep in a plug-in, which must not change any number."""
     import pandas as pd
 
     trial.copy("trained")

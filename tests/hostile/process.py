@@ -156,7 +156,7 @@ class Command:
         return self._code if self._code is not None else self._wait(os.WNOHANG)
 
     def end(self, seconds: float = SECONDS) -> Outcome:
-        """Wait for the command, and kill the rest of its process group."""
+        """Wait for the command, and kill the other processes of its group."""
         deadline, hung = self.started + seconds, False
         while self.poll() is None:
             self._drain()

@@ -1,5 +1,5 @@
-"""With other global states of torch and in threads, the Python API gives the numbers of a fresh single-threaded
-process.
+"""In any global state of torch and in several threads, the Python API computes the same numbers as in a new
+single-threaded process.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _numbers(scores: Any) -> str:
 
 
 def _calls(seed: int) -> dict[str, Callable[[Any, Any], Any]]:
-    """Calls of the Python API by name, for a task and a trained run. Each result depends only on the seed."""
+    """Return calls of the Python API by name, for a task and a trained run. Each result depends only on the seed."""
     import numpy as np
 
     import iclbench as icl
@@ -116,7 +116,8 @@ def _calls(seed: int) -> dict[str, Callable[[Any, Any], Any]]:
 
 
 def _answers(folder: str, calls: list[tuple[str, int]], kind: str, state: int) -> list[tuple[str, str]]:
-    """Return the result of each call in a new process: in a fresh state, and in a changed state or in threads."""
+    """Return two results of each call: first in the default state, and then in a changed state or in threads. The
+    function runs in a new process."""
     import iclbench as icl
     from iclbench.store.runs import Run
 

@@ -14,14 +14,14 @@ from tests.hostile.verdicts import check_outcome, check_same_numbers, value_tabl
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial, with the stage, a folder that does not exist yet, and a random generator."""
+    """One trial: the stage, the folder of the trial, which does not exist yet, and a random generator."""
 
     stage: Stage
     folder: Path
     dice: random.Random
 
     def copy(self, results: str = "results") -> Path:
-        """Return a copy of the stage, which is made on the first call."""
+        """Return the trial's copy of the stage, which is created by the first call."""
         return self.folder if self.folder.exists() else self.stage.copy(self.folder, results)
 
     @property

@@ -1,4 +1,4 @@
-"""Checks of all commands. A verdict is a list of complaints, which is empty on success."""
+"""Checks that apply to all commands. Each check returns a list of complaints, which is empty on success."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from tests.hostile.process import Outcome
 
 CODES = frozenset({0, 1, 2, 130})
-# The longest permitted line on stderr. Paths may be long, but inputs of the user are shortened.
+# The longest permitted line on stderr, in characters. Paths may be long, but quoted inputs are shortened.
 LONGEST = 900
 _FAILED = re.compile(r"^error: ", re.MULTILINE)
 
 
 def check_outcome(outcome: Outcome, codes: Collection[int] = CODES) -> list[str]:
-    """Check that the exit code is as expected, and that one line says what failed, without a traceback, "this is a bug"
-    or terminal escapes."""
+    """Check that the exit code is one of `codes`, that a failure is reported in one line, and that the output has no
+    traceback, no "this is a bug" and no control characters."""
     if outcome.hung:
         return [f"hangs: still running after {outcome.seconds:.0f} s; last output {outcome.last!r}"]
     output, errors = outcome.out + outcome.err, len(_FAILED.findall(outcome.err))
