@@ -40,7 +40,7 @@ def events(count: int = COUNT, batch: int = 2, masked: bool = True, dtype: torch
 
 
 def empty_queries(batch: int = 2, queries: int = 1) -> Tensor:
-    """Queries for events, whose x has no dimensions."""
+    """Return queries for events. Their inputs x have no dimensions."""
     return torch.zeros(batch, queries, 0)
 
 

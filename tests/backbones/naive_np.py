@@ -26,7 +26,7 @@ def layer_norm(w: dict[str, np.ndarray], name: str, x: np.ndarray) -> np.ndarray
 
 
 def layer(w: dict[str, np.ndarray], name: str, q: np.ndarray, kv: np.ndarray, heads: int) -> np.ndarray:
-    """The rows of `q` after attention to the rows of `kv`. They are unchanged if `kv` is empty."""
+    """Return the rows of `q` after attention to the rows of `kv`. If `kv` is empty, the rows do not change."""
     if len(kv) == 0:
         return q
     width = q.shape[1]
@@ -55,7 +55,7 @@ def raw_outputs(
     x_target: np.ndarray,
     related: list[tuple[np.ndarray, np.ndarray]],
 ) -> np.ndarray:
-    """The raw outputs of a `TNP`, `PTTNP` or `ICICLTNP` at the targets of one episode, `(Q, raw)`."""
+    """Return the raw outputs `(Q, raw)` of a `TNP`, `PTTNP` or `ICICLTNP` at the targets of one episode."""
     w, settings = arrays(model), model.settings
     class_name = type(model).__name__
 

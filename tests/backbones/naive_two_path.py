@@ -20,7 +20,7 @@ class Naive:
         self.heads = getattr(model.settings, "heads", None)
 
     def attention(self, name: str, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-        """The rows of `q` after attention to the rows of `k` and `v`. Attention to an empty set is 0."""
+        """Return the rows of `q` after attention to the rows of `k` and `v`. Without keys, attention returns 0."""
         w = self.w
         q, k, v = (t @ w[f"{name}.{key}.weight"].T for key, t in (("q", q), ("k", k), ("v", v)))
         mixed = np.zeros_like(q)
@@ -40,7 +40,7 @@ class Naive:
         return perceptron(self.w, f"{name}.post", mean)
 
     def first(self, context: Points, x: np.ndarray) -> np.ndarray:
-        """The output of the first encoder at each target."""
+        """Return the output of the first encoder at each target."""
         name, rows = "encoders.first", np.concatenate(context, 1)
         if not self.heads:
             return np.tile(self.pooled(name, rows), (len(x), 1))
@@ -53,7 +53,7 @@ class Naive:
         return self.pooled("encoders.second", np.concatenate(context, 1))
 
     def latent(self, context: Points) -> tuple[np.ndarray, np.ndarray]:
-        """The mean and the standard deviation of z."""
+        """Return the mean and the standard deviation of the latent variable z."""
         mean, spread = np.split(self.second(context), 2)
         return mean, 0.1 + 0.9 * expit(spread)
 
@@ -68,20 +68,20 @@ class Naive:
         return h
 
     def conditional(self, context: Points, x: np.ndarray, added: np.ndarray | float = 0) -> np.ndarray:
-        """The raw outputs at the targets, `(Q, raw)`."""
+        """Return the raw outputs `(Q, raw)` at the targets."""
         return self.decoded(self.first(context, x), self.second(context), x, added)
 
     def sampled(self, context: Points, x: np.ndarray, z: np.ndarray) -> np.ndarray:
-        """The raw outputs given a sample of the latent variable."""
+        """Return the raw outputs for a sample of the latent variable."""
         return self.decoded(self.first(context, x), z, x)
 
     def bootstrapped(self, context: Points, bootstrap: Points, x: np.ndarray) -> np.ndarray:
-        """The raw outputs given a context and one bootstrap of the context."""
+        """Return the raw outputs for a context and one bootstrap of this context."""
         encoded = np.concatenate([self.first(bootstrap, x), np.tile(self.second(bootstrap), (len(x), 1))], 1)
         return self.conditional(context, x, encoded @ self.w["from_bootstrap.weight"].T)
 
     def bootstrap(self, context: Points, pairs: np.ndarray, residuals: np.ndarray, spread: bool) -> Points:
-        """The context with resampled residuals, which are standardised if `spread`."""
+        """Return the context with resampled residuals. The residuals are standardised if `spread`."""
         x, y = context
         if not len(x):
             return context

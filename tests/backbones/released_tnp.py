@@ -27,7 +27,7 @@ def torch_layer(ours: EncoderLayer) -> nn.TransformerEncoderLayer:
 
 
 def encode(model: nn.Module, rows: Tensor, visible: Tensor) -> Tensor:
-    """Encode tokens `(T, x and y)` by all layers, with the attention mask `visible`, `(T, T)`."""
+    """Encode tokens of shape `(T, x and y)` with all layers, under the attention mask `visible` of shape `(T, T)`."""
     mask = torch.zeros(visible.shape, dtype=rows.dtype).masked_fill(~visible, -torch.inf)
     hidden = model.embedding(rows).unsqueeze(0)
     for layer in model.targets:
@@ -36,12 +36,12 @@ def encode(model: nn.Module, rows: Tensor, visible: Tensor) -> Tensor:
 
 
 def rows_without_outputs(x: Tensor, outputs: int) -> Tensor:
-    """The rows (x, 0)."""
+    """Return the rows (x, 0)."""
     return torch.cat([x, x.new_zeros(len(x), outputs)], 1)
 
 
 def encode_targets(model: nn.Module, x: Tensor, y: Tensor, x_target: Tensor) -> Tensor:
-    """The vectors of the targets of a TNP-D, `(Q, D)`. Every row of the sequence attends to the context."""
+    """Return the vectors `(Q, D)` of the targets of a TNP-D. Every row of the sequence attends to the context."""
     rows = torch.cat([torch.cat([x, y], 1), rows_without_outputs(x_target, y.shape[1])])
     visible = torch.zeros(len(rows), len(rows), dtype=torch.bool)
     visible[:, : len(x)] = True
@@ -51,8 +51,8 @@ def encode_targets(model: nn.Module, x: Tensor, y: Tensor, x_target: Tensor) -> 
 def encode_next_target(
     model: nn.Module, x: Tensor, y: Tensor, x_before: Tensor, y_before: Tensor, x_target: Tensor
 ) -> Tensor:
-    """The vector of one target of a TNP-A, `(D,)`, given the outputs of earlier targets. Each earlier target attends to
-    itself and to the targets before it."""
+    """Return the vector `(D,)` of one target of a TNP-A, given the outputs of earlier targets. Each earlier target
+    attends to itself and to the targets before it."""
     points = torch.cat([torch.cat([x, y], 1), torch.cat([x_before, y_before], 1)])
     rows = torch.cat([points, rows_without_outputs(x_target.unsqueeze(0), y.shape[1])])
     visible = torch.ones(len(rows), len(rows), dtype=torch.bool).tril()

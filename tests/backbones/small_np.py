@@ -16,7 +16,7 @@ SIZES = [(5, 4), (0, 2), (3, 1)]
 
 
 def build(name: str, settings: dict[str, Any] | None = None, head: str = "gaussian", **task: Any) -> Any:
-    """Build a model in which, unlike at initialisation, biases are not 0 and norms scale and shift."""
+    """Build a model with perturbed parameters, so that no bias is 0 and norms scale and shift their inputs."""
     cls = BACKBONES.get(name)
     torch.manual_seed(0)
     defaults = {"x_dim": 2, "points": 9, "y_dim": 2, "question": "targets", "floor": 0.1}

@@ -1,4 +1,4 @@
-"""BNP and BANP: bootstraps and predictions against NumPy loops, properties of bootstraps, and the loss."""
+"""BNP and BANP: comparison with NumPy loops, properties of bootstraps, and the loss."""
 
 import numpy as np
 import pytest
@@ -14,14 +14,14 @@ from tests.backbones.two_path_models import SIZES, batch, build, reordered_and_p
 
 
 def sample_indices(uniforms: np.ndarray, count: int) -> np.ndarray:
-    """The indices that a sample of uniform numbers selects."""
+    """Return the indices that uniform numbers select among `count` points."""
     return np.floor(uniforms[..., :count] * count).astype(int)
 
 
 @pytest.mark.parametrize("head", ["gaussian", "point"])
 @pytest.mark.parametrize("name", ["bnp", "banp"])
 @torch.no_grad()
-def test_predictions_of_bootstraps_equal_numpy_loops(name: str, head: str) -> None:
+def test_bootstraps_and_their_predictions_equal_numpy_loops(name: str, head: str) -> None:
     model, episodes = build(name, head, samples=3), batch()
     actual, naive = model.predict_targets(episodes.context, episodes.targets.x), Naive(model)
     ordered, uniforms = sort_canonically(episodes.context), fixed_uniforms(3, 8, episodes.context.x).numpy()
@@ -45,8 +45,8 @@ def bootstraps(model: BootstrapNP, points: Points, samples: int) -> Points:
     return model.bootstraps(points, uniforms.double())
 
 
-def test_residuals_are_samples_of_the_standardised_residuals_with_mean_zero() -> None:
-    """The pairs are resampled to themselves, so that the fitted model is that of the context."""
+def test_residuals_of_bootstraps_are_resampled_standardised_residuals_with_mean_0() -> None:
+    """The indices of the pairs select every pair once, so that the model is fitted to the original context."""
     model, points, samples = build("bnp"), sort_canonically(batch((6,)).context.span(0, 6)), 3000
     identity = (torch.arange(6) + 0.5) / 6
     uniforms = torch.rand(1, samples, 6, generator=torch.Generator().manual_seed(0)).double()
@@ -57,7 +57,7 @@ def test_residuals_are_samples_of_the_standardised_residuals_with_mean_zero() ->
     residuals = (points.y - fit.mean) / fit.std
     bootstrap_residuals = (actual.y[0] - fit.mean) / fit.std
     torch.testing.assert_close(bootstrap_residuals.mean(1), torch.zeros(samples, 2).double(), rtol=0, atol=1e-12)
-    # Centring subtracts one number from all residuals of a sample, so that their differences do not change.
+    # Centring subtracts one number from all residuals of a sample, so their differences do not change.
     indices = (uniforms * 6).long()[0]
     expected = residuals[0][indices]
     torch.testing.assert_close(
@@ -68,7 +68,7 @@ def test_residuals_are_samples_of_the_standardised_residuals_with_mean_zero() ->
     assert torch.equal(actual.x, points.x.unsqueeze(1).expand_as(actual.x))
 
 
-def test_bootstraps_of_classification_contexts_are_resampled_pairs() -> None:
+def test_bootstraps_for_classification_are_resampled_pairs() -> None:
     model, points = build("bnp", "categorical"), batch((5, 3)).context
     points = sort_canonically(Points(points.x, torch.randint(4, points.mask.shape), points.mask))
     actual = bootstraps(model, points, 50)
@@ -81,7 +81,7 @@ def test_bootstraps_of_classification_contexts_are_resampled_pairs() -> None:
 
 @pytest.mark.parametrize("name", ["bnp", "banp"])
 @torch.no_grad()
-def test_order_and_padding_of_the_context_change_nothing(name: str) -> None:
+def test_order_and_padding_of_the_context_do_not_change_predictions(name: str) -> None:
     model, episodes = build(name, samples=4), batch()
     expected = model.predict_targets(episodes.context, episodes.targets.x).means
     actual = model.predict_targets(reordered_and_padded(episodes.context), episodes.targets.x).means
@@ -89,7 +89,7 @@ def test_order_and_padding_of_the_context_change_nothing(name: str) -> None:
 
 
 @torch.no_grad()
-def test_the_loss_is_the_sum_of_the_losses_with_the_context_and_with_its_bootstraps() -> None:
+def test_the_loss_is_the_sum_of_the_losses_for_the_context_and_for_its_bootstraps() -> None:
     model, episodes = build("bnp", train_samples=3), batch()
     actual = model.loss(episodes, 0.0, torch.Generator().manual_seed(0))[0].item()
     uniforms = torch.rand(2, len(SIZES), 3, 8, generator=torch.Generator().manual_seed(0)).double().numpy()
@@ -110,7 +110,7 @@ def test_the_loss_is_the_sum_of_the_losses_with_the_context_and_with_its_bootstr
 
 
 def test_gradients_do_not_flow_through_bootstraps() -> None:
-    """The gradient of the loss equals that with fixed bootstraps, although bootstraps depend on the weights."""
+    """Bootstraps depend on the weights, but the gradient of the loss equals the gradient with fixed bootstraps."""
     model, episodes = build("bnp", train_samples=2), batch((5,))
     points, weight = sort_canonically(episodes.context), model.decoder[0].weight
 

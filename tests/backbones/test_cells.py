@@ -1,4 +1,4 @@
-"""The backbone `cells` against PyTorch's attention, its published size, and its invariances to changes of a table."""
+"""The backbone `cells`: comparison with PyTorch's attention, published size, and invariances to changes of a table."""
 
 from dataclasses import replace
 from typing import Any
@@ -49,7 +49,7 @@ def test_the_number_of_parameters_follows_the_published_formula(
 
 
 def reference(model: Any, x: Tensor, y: Tensor, x_target: Tensor) -> Tensor:
-    """The raw outputs for one unpadded table. All blocks compute all cells, by `F.multi_head_attention_forward`."""
+    """Return the raw outputs for one unpadded table. Every block computes all cells with PyTorch's attention."""
     split, heads = len(x), model.settings.heads
     x_all = (torch.cat([x, x_target]) - x.mean(0)) / x.std(0)
     y_all = torch.cat([y, y.mean(0, keepdim=True).expand(len(x_target), -1)])
@@ -92,7 +92,7 @@ def test_predictions_equal_a_reference_that_uses_pytorch_attention_on_all_cells(
         torch.testing.assert_close(valid.std, expected.std, rtol=1e-9, atol=1e-9)
 
 
-def test_initial_weights_have_the_scale_of_multi_head_attention() -> None:
+def test_initial_weights_have_the_scale_of_pytorchs_multi_head_attention() -> None:
     attention = BACKBONES.get("cells")(BACKBONES.get("cells").Settings(), TaskShape(x_dim=2, points=4)).blocks[0].rows
     torch.manual_seed(0)
     library = nn.MultiheadAttention(96, 4)
@@ -126,7 +126,7 @@ def test_predictions_do_not_depend_on_the_units_of_columns() -> None:
 
 
 def test_columns_that_are_constant_in_the_context_do_not_change_predictions() -> None:
-    """The values of the targets in these columns have no effect either, so that no target depends on another target."""
+    """The targets' own values in these columns have no effect either, so that no target depends on other targets."""
     model, episodes = small(), table()
     context, x = episodes.context, episodes.queries.x
     expected = answer(model, context, x)
@@ -143,7 +143,7 @@ def test_tables_may_have_any_number_of_columns() -> None:
         assert answer(model, episodes.context, episodes.queries.x).isfinite().all()
 
 
-def test_predict_accepts_arrays_with_another_number_of_columns() -> None:
+def test_predict_accepts_arrays_with_a_different_number_of_columns_than_in_training() -> None:
     model, random = small(), np.random.default_rng(0)
     X, y, X_new = random.normal(size=(9, 7)), random.normal(size=9), random.normal(size=(4, 7))
     mean, std = icl.predict(model, X, y, X_new, return_std=True)
@@ -152,7 +152,7 @@ def test_predict_accepts_arrays_with_another_number_of_columns() -> None:
         icl.predict(model, X, y, X_new[:, :6])
 
 
-def test_with_a_single_context_row_all_targets_have_the_same_finite_prediction() -> None:
+def test_predictions_from_a_single_context_row_are_finite_and_equal_for_all_targets() -> None:
     model, episodes = small(), table(rows=1)
     means = answer(model, episodes.context, episodes.queries.x)
     assert means.isfinite().all()
@@ -176,7 +176,7 @@ def test_outliers_are_clipped() -> None:
 
 
 @pytest.mark.parametrize("question", ["next", "targets"])
-def test_gradients_reach_every_parameter_and_are_finite(question: str) -> None:
+def test_gradients_are_finite_and_reach_every_parameter_except_key_biases(question: str) -> None:
     """Some episodes have no context or no scored targets."""
     model = build("cells", SIZES, question=question)
     episodes = batch([(5, 5), (0, 4), (4, 0), (5, 3)])

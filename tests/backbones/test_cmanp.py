@@ -1,4 +1,4 @@
-"""CMANP and LBANP: sizes, layers against NumPy, the running state against attention to all points, and memory."""
+"""CMANP and LBANP: sizes, layers compared with NumPy, running states compared with full attention, and memory."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ SMALL = {"layers": 3, "width": 16, "heads": 2, "hidden": 12, "latents": 5}
 
 
 def model(cls: type[LatentBackbone] = CMANP, dtype: torch.dtype = torch.float64, **changes: object) -> LatentBackbone:
-    """Build a model whose norms, unlike at initialisation, scale and shift."""
+    """Build a model with perturbed parameters, so that norms scale and shift their inputs."""
     torch.manual_seed(0)
     backbone = cls(cls.Settings(**SMALL | changes), SHAPE).eval()
     with torch.no_grad():
@@ -85,7 +85,7 @@ def test_a_layer_equals_numpy(residual: str) -> None:
 @pytest.mark.parametrize("residual", ["standard", "normed"])
 @torch.no_grad()
 def test_the_running_state_equals_attention_to_all_points(residual: str) -> None:
-    """One episode has no points, so that its first attention does not change the latents."""
+    """One episode has no points. Its first attention must not change the latents."""
     backbone = model(residual=residual, chunk=7)
     context, x = points(), queries()
     context.mask[1] = False
@@ -100,7 +100,7 @@ def test_the_running_state_equals_attention_to_all_points(residual: str) -> None
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
 @torch.no_grad()
-def test_any_chunks_and_any_order_give_the_same_predictions(dtype: torch.dtype, tolerance: float) -> None:
+def test_chunks_and_the_order_of_points_do_not_change_predictions(dtype: torch.dtype, tolerance: float) -> None:
     context, x = points(dtype=dtype), queries(dtype=dtype)
     expected = model(dtype=dtype, chunk=1000).predict_targets(context, x)
     for chunk in (1, 3, 40):
@@ -152,7 +152,7 @@ def test_gradients_are_finite_after_updates_of_an_empty_episode() -> None:
 
 
 def peak(work: str, count: int, chunk: int) -> int:
-    """The peak memory in bytes, excluding the points."""
+    """Return the peak memory in bytes, excluding the points."""
     backbone = model(dtype=torch.float32, chunk=chunk, latents=32, layers=1)
     context, x = points(count, dtype=torch.float32), queries(dtype=torch.float32)
     targets = points(6, dtype=torch.float32)
@@ -178,7 +178,7 @@ def test_memory_does_not_grow_with_the_number_of_points(work: str) -> None:
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_memory_other_than_predictions_does_not_grow_with_the_number_of_queries() -> None:
+def test_memory_excluding_predictions_does_not_grow_with_the_number_of_queries() -> None:
     """As in table 1 of the paper. A prediction consists of a mean and a standard deviation. Raw outputs stay in memory
     until all of them are concatenated."""
 
@@ -195,7 +195,7 @@ def test_memory_other_than_predictions_does_not_grow_with_the_number_of_queries(
 
 
 @torch.no_grad()
-def test_queries_in_chunks_have_the_same_predictions() -> None:
+def test_chunks_of_queries_do_not_change_predictions() -> None:
     context, x = points(), torch.randn(2, 200, 2, dtype=torch.float64)
     unchunked = model(chunk=1000)
     for chunk in (1, 64, 199):
@@ -207,7 +207,7 @@ def test_queries_in_chunks_have_the_same_predictions() -> None:
 
 
 @torch.no_grad()
-def test_a_float64_state_has_smaller_rounding_errors_than_a_float32_one() -> None:
+def test_rounding_errors_of_float64_states_are_smaller_than_those_of_float32_states() -> None:
     context = points(2000, dtype=torch.float32)
 
     def spread(**settings: object) -> float:
@@ -226,7 +226,7 @@ def test_a_float64_state_has_smaller_rounding_errors_than_a_float32_one() -> Non
 
 @pytest.mark.parametrize("cls", [CMANP, LBANP])
 @torch.no_grad()
-def test_a_loaded_state_gives_identical_predictions_before_and_after_an_update(
+def test_loaded_states_give_identical_predictions_before_and_after_an_update(
     cls: type[LatentBackbone], tmp_path: Path
 ) -> None:
     backbone, context, new_points, x = model(cls), points(), points(3), queries()
@@ -240,7 +240,7 @@ def test_a_loaded_state_gives_identical_predictions_before_and_after_an_update(
 
 
 @torch.no_grad()
-def test_the_state_is_constant_and_holds_no_points() -> None:
+def test_the_size_of_the_state_does_not_depend_on_the_number_of_points() -> None:
     backbone = model()
     sizes = {count: backbone.condition(points(count)).nbytes for count in (0, 1, 500)}
     assert set(sizes.values()) == {2 * 3 * 2 * 5 * (8 + 1) * 8}  # episodes, layers, heads, latents, (e, log C), bytes

@@ -1,4 +1,4 @@
-"""CMANP-AND: blocks against repeated conditioning, a single block against one joint Gaussian, and published sizes."""
+"""CMANP-AND: comparison with repeated conditioning and with one joint Gaussian, and published sizes."""
 
 from typing import Any
 
@@ -25,7 +25,8 @@ SMALL: dict[str, Any] = {"hidden": 8, "latents": 3, "chunk": 2}
     [(1, 1, 1_460_951, 1_452_373), (2, 1, 1_461_079, 1_452_501), (2, 3, 1_467_141, 1_458_047)],
 )
 def test_published_sizes(dx: int, dy: int, released: int, expected: int) -> None:
-    """A CMANP with the output networks of TNP-ND. The released code also has CMANP's predictor, but does not use it."""
+    """The model is a CMANP with the output networks of TNP-ND. The released code also contains CMANP's predictor, but
+    does not use it."""
     predictor, joint = (
         mlp_parameters(64, 128, 2 * dy),
         mlp_parameters(64, 128, dy) + encoder_parameters(2) + mlp_parameters(64, 128, 128, 128, 20 * dy),
@@ -38,8 +39,8 @@ def test_published_sizes(dx: int, dy: int, released: int, expected: int) -> None
 @pytest.mark.parametrize("block", [1, 2, 100])
 @torch.no_grad()
 def test_blocks_are_scored_given_the_true_outputs_of_earlier_blocks(block: int, covariance: str) -> None:
-    """The reference conditions on the earlier blocks of each episode. With blocks of 1, the score is autoregressive;
-    with 100, all targets are in one block."""
+    """The reference conditions on the true outputs of earlier blocks. With a block size of 1, the score is
+    autoregressive; with 100, all targets are in one block."""
     model = build("cmanp-and", SMALL | {"block": block, "covariance": covariance})
     episodes = batch([(5, 4), (0, 3), (3, 1)])
     answer = model.predict_targets(episodes.context, episodes.queries.x)
@@ -78,7 +79,7 @@ def test_chunks_of_queries_do_not_change_predictions() -> None:
 
 
 @torch.no_grad()
-def test_the_layer_norm_precedes_both_means_and_covariance() -> None:
+def test_the_layer_norm_is_applied_before_means_and_before_covariances() -> None:
     model, episodes = build("cmanp-and", SMALL), batch()
     state = model.condition(episodes.context)
     normed = model.norm(model.hidden(state, episodes.queries.x))

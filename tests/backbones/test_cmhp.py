@@ -36,7 +36,7 @@ def shape(marks: int) -> TaskShape:
 
 
 @pytest.mark.parametrize("marks", [1, 97, 984])
-def test_parameter_counts_are_those_of_the_documented_sizes(marks: int) -> None:
+def test_the_number_of_parameters_follows_from_the_documented_sizes(marks: int) -> None:
     """The blocks have the layers of CMANP (see `test_cmanp`) with width 64 and 16 latents. The gap network has widths
     1,024 -> 64 -> 24, and the mark network 1,024 -> K."""
     layer = 4 * 64 * 64 + 64 + (64 * 256 + 256) + (128 * 64 + 64) + 2 * 2 * 64
@@ -47,7 +47,7 @@ def test_parameter_counts_are_those_of_the_documented_sizes(marks: int) -> None:
 
 
 def naive(backbone: CMHP, points: Points) -> list[Prediction]:
-    """The predictions for every prefix as a separate context, with blocks that attend to all events of the prefix."""
+    """Return the predictions for every prefix, with blocks that attend to all events of the prefix at once."""
     column = TIME if backbone.settings.encode == "time" else GAP
     index = np.arange(8)
     angles = points.y[..., column].numpy()[..., None] / 10_000 ** ((index - index % 2) / 8)
@@ -66,9 +66,9 @@ def naive(backbone: CMHP, points: Points) -> list[Prediction]:
 @pytest.mark.parametrize("encode", ["time", "gap"])
 @pytest.mark.parametrize("chunk", [4, 128])
 @torch.no_grad()
-def test_all_prefixes_at_once_equal_separate_prefixes(encode: str, chunk: int) -> None:
-    """One episode has no valid event before the fourth one, so that its latents keep their learned values until
-    then.
+def test_predictions_for_all_prefixes_in_one_pass_equal_those_for_separate_prefixes(encode: str, chunk: int) -> None:
+    """In one episode, the first three events are masked, so that the latents have their learned values until the fourth
+    event.
     """
     backbone, context = model(CMHP, **SMALL, encode=encode, chunk=chunk), events()
     context.mask[1, :3] = False
@@ -81,7 +81,7 @@ def test_all_prefixes_at_once_equal_separate_prefixes(encode: str, chunk: int) -
 
 
 @pytest.mark.parametrize("chunk", [4, 128])
-def test_gradients_of_all_prefixes_at_once_equal_those_of_a_loop(chunk: int) -> None:
+def test_gradients_of_one_pass_over_all_prefixes_equal_those_of_a_loop(chunk: int) -> None:
     """This holds with and without recomputation of blocks in the backward pass."""
     backbone, context = model(CMHP, **SMALL, chunk=chunk), events()
     context.mask[1, :3] = False
@@ -96,7 +96,7 @@ def test_gradients_of_all_prefixes_at_once_equal_those_of_a_loop(chunk: int) -> 
 
 
 @torch.no_grad()
-def test_a_stream_equals_predictions_for_all_prefixes() -> None:
+def test_predictions_in_a_stream_equal_those_for_all_prefixes_in_one_pass() -> None:
     backbone, context = model(CMHP, **SMALL), events()
     expected, state = backbone.predict_next(context), backbone.condition(context.span(0, 0))
     for n in range(COUNT):
@@ -106,8 +106,8 @@ def test_a_stream_equals_predictions_for_all_prefixes() -> None:
 
 
 @torch.no_grad()
-def test_events_are_a_set_with_times_and_can_be_removed_from_the_state() -> None:
-    """Predictions depend on times, not on the order of events. `remove` equals conditioning on the remaining events."""
+def test_predictions_do_not_depend_on_the_order_of_events_and_events_can_be_removed() -> None:
+    """Times are part of the events. Removing events gives the state of the remaining events."""
     backbone, context = model(CMHP, **SMALL), events(masked=False)
     shuffled = context.map(lambda t: t[:, torch.randperm(COUNT, generator=torch.Generator().manual_seed(3))])
     expected = backbone.predict_targets(context, empty_queries())
@@ -148,14 +148,14 @@ def test_the_first_event_is_predicted_from_the_learned_latents() -> None:
 
 
 @torch.no_grad()
-def test_the_state_is_constant_and_holds_no_events() -> None:
+def test_the_size_of_the_state_does_not_depend_on_the_number_of_events() -> None:
     backbone = model(CMHP, **SMALL)
     sizes = {count: backbone.condition(events(count)).nbytes for count in (0, 1, 500)}
     assert set(sizes.values()) == {2 * 2 * 2 * 3 * (4 + 1) * 8}  # episodes, layers, heads, latents, (e, log C), bytes
 
 
 def peak(count: int, chunk: int, train: bool) -> int:
-    """The peak memory in bytes, excluding the events."""
+    """Return the peak memory in bytes, excluding the events."""
     backbone, context = model(CMHP, torch.float32, **SMALL | {"latents": 16}, chunk=chunk), events(count)
     context = context.to(dtype=torch.float32)
     with LiveBytes() as live:
@@ -168,14 +168,14 @@ def peak(count: int, chunk: int, train: bool) -> int:
 
 
 @pytest.mark.slow
-def test_memory_of_a_stream_does_not_grow_and_chunks_reduce_memory_of_training() -> None:
+def test_the_memory_of_a_stream_does_not_grow_and_chunks_reduce_the_memory_of_training() -> None:
     assert peak(4096, 32, train=False) < 1.05 * peak(128, 32, train=False)
     assert peak(128, 16, train=True) < 0.35 * peak(128, 10**6, train=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @torch.no_grad()
-def test_a_state_may_be_in_float64_with_weights_in_float32(dtype: torch.dtype) -> None:
+def test_states_can_be_in_float64_while_weights_are_in_float32(dtype: torch.dtype) -> None:
     backbone, context = model(CMHP, torch.float32, **SMALL, state_dtype=str(dtype).removeprefix("torch.")), events()
     context = context.to(dtype=torch.float32)
     assert backbone.condition(context).e.dtype == dtype
@@ -185,7 +185,7 @@ def test_a_state_may_be_in_float64_with_weights_in_float32(dtype: torch.dtype) -
 
 
 @torch.no_grad()
-def test_a_loaded_state_gives_identical_predictions_before_and_after_an_update(tmp_path: Path) -> None:
+def test_loaded_states_give_identical_predictions_before_and_after_an_update(tmp_path: Path) -> None:
     backbone, context, new_events = model(CMHP, **SMALL), events(), events(3)
     state = backbone.condition(context)
     backbone.save_state(state, tmp_path / "state")
@@ -196,7 +196,7 @@ def test_a_loaded_state_gives_identical_predictions_before_and_after_an_update(t
 
 
 @pytest.mark.parametrize(("budget", "marks"), [(25_000, 3), (25_000, 984), (200_000, 97), (1_000_000, 984)])
-def test_budgets_are_met_for_any_number_of_marks(budget: int, marks: int) -> None:
+def test_models_of_a_given_parameter_budget_can_be_built_for_any_number_of_marks(budget: int, marks: int) -> None:
     settings = budget_settings("cmhp", CMHP, budget, shape(marks), {})
     backbone: CMHP = CMHP(CMHP.Settings(**settings), shape(marks))
     assert abs(backbone.parameter_count / budget - 1) <= BUDGET_TOLERANCE
@@ -210,7 +210,7 @@ def test_rates_of_poisson_processes_are_learned_in_context() -> None:
     assert train_and_measure_skill(CMHP, 110, 3e-3, **small, encode="gap") > 0.5
 
 
-def test_other_tasks_and_wrong_widths_are_refused() -> None:
+def test_unsuitable_tasks_and_widths_are_refused() -> None:
     with refused("not-applicable", "CMHP", "point-process"):
         CMHP(CMHP.Settings(), TaskShape(x_dim=3, points=8))
     with refused("bad-value", "backbone.width=8", "backbone.heads=3"):

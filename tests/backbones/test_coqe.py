@@ -27,7 +27,7 @@ def model(points: int = N, **settings: object) -> CoQE:
 
 
 def task_vectors(ours: CoQE, context: Points) -> Tensor:
-    """The task vectors, whose inner products with phi(x) are the raw outputs at x."""
+    """Return the task vectors. Their inner products with phi(x) are the raw outputs at x."""
     memory = ours.condition(context).memory
     assert isinstance(memory, TaskVectorState)
     return memory.vectors
@@ -39,8 +39,8 @@ def draw(batch: int = 3, count: int = N, seed: int = 1) -> Points:
     return Points.full(x, torch.randn(batch, count, 1, generator=generator))
 
 
-def test_without_inputs_a_task_vector_is_one_number_per_raw_output() -> None:
-    """All samples have the same representation, which is the number 1."""
+def test_without_inputs_the_task_vector_of_a_raw_output_is_one_number() -> None:
+    """The representation of every sample is the number 1."""
     ours = CoQE(CoQESettings(width=16, layers=2, init_std=0.3), EVENTS).double().eval()
     assert ours.space.initial.shape == (EVENTS.raw_dim, 1)
     answer = ours.predict_next(events(N))
@@ -59,12 +59,12 @@ def test_mixture_components_differ_before_the_first_point(shape: TaskShape) -> N
     slopes = ours.space.initial.grad[: shape.components]
     assert len(first.unique(dim=0)) == len(slopes.unique(dim=0)) == shape.components
     assert not CoQE(CoQESettings(width=16), TaskShape(x_dim=4, points=N)).space.initial.any(), (
-        "a single output starts at 0"
+        "the task vector of a single output is initialised with 0"
     )
 
 
 def phi(ours: CoQE, values: Tensor) -> Tensor:
-    """The sample encoder from its equations: Linear, ReLU, LayerNorm, Linear."""
+    """Compute the sample encoder from its equation: Linear, ReLU, LayerNorm, Linear."""
     weights = ours.encoder.state_dict()
     hidden = (values @ weights["linear.weight"].T + weights["linear.bias"]).clamp(min=0)
     centred = hidden - hidden.mean(-1, keepdim=True)
@@ -74,7 +74,7 @@ def phi(ours: CoQE, values: Tensor) -> Tensor:
 
 
 def naive(ours: CoQE, points: Points) -> Tensor:
-    """The predictions for every prefix, computed by `transformers.GPT2Model`. The query is not one of its tokens."""
+    """Return the predictions for every prefix, computed with `transformers.GPT2Model`. Queries are not tokens."""
     trunk = ours.task_encoder
     theirs = transformers_gpt2(layers=2, width=16, heads=2, positions=2 * N, init_std=0.3).eval()
     theirs.h.load_state_dict(trunk.blocks.state_dict())
@@ -103,7 +103,9 @@ def test_predictions_equal_those_of_the_reference(settings: dict[str, object]) -
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("forked", [False, True])
-def test_no_prediction_depends_on_its_own_label_or_later_labels(settings: dict[str, object], forked: bool) -> None:
+def test_predictions_depend_on_all_earlier_labels_but_not_on_their_own_or_later_labels(
+    settings: dict[str, object], forked: bool
+) -> None:
     """The derivative of prediction i with respect to label j is 0 for all j >= i, and nonzero for all j < i."""
     ours, points = model(**settings), draw(batch=1)
     x_query = points.x.flip(1) if forked else None
@@ -150,7 +152,7 @@ def test_an_update_without_valid_points_does_not_change_the_state() -> None:
     assert torch.equal(ours.update(state, absent).memory.vectors, state.memory.vectors)
 
 
-def test_parameter_counts_are_those_of_the_paper() -> None:
+def test_the_number_of_parameters_equals_that_of_the_paper() -> None:
     ours = CoQE(CoQESettings(), TaskShape(x_dim=10, points=21))
     encoder = (10 * 64 + 64) + 2 * 64 + (64 * 64 + 64)
     assert ours.parameter_count == encoder + 3 * (12 * 64**2 + 13 * 64) + 2 * 64 + 64
@@ -158,7 +160,7 @@ def test_parameter_counts_are_those_of_the_paper() -> None:
     assert not ours.predict_next(Points.full(torch.randn(2, 3, 10), torch.randn(2, 3, 1))).mean[:, 0].any()
 
 
-def test_learned_positions_limit_the_length_to_the_trained_one() -> None:
+def test_learned_positions_limit_the_sequence_to_the_training_length() -> None:
     assert model(positions="learned").longest == N
     assert model(positions="sinusoidal").longest is None
 

@@ -34,7 +34,7 @@ def episodes() -> Episodes:
 
 
 def naive(ours: CoQE, points: Points, x: Tensor) -> Tensor:
-    """The logits, computed for one sequence, one query and one class at a time."""
+    """Compute the logits for one sequence, one query and one class at a time."""
     trunk, reduce, static = ours.task_encoder, ours.encoder.linear, ours.space.static
     theirs = transformers_gpt2(layers=2, width=WIDTH, heads=2, positions=2 * N, init_std=0.3).eval()
     theirs.h.load_state_dict(trunk.blocks.state_dict())
@@ -88,7 +88,7 @@ def test_predictions_equal_those_of_the_reference(variant: str) -> None:
 
 
 @BOTH_VARIANTS
-def test_vectors_of_a_class_do_not_depend_on_other_sequences_of_the_batch(variant: str) -> None:
+def test_class_vectors_do_not_depend_on_other_sequences_in_the_batch(variant: str) -> None:
     ours, points = model(variant=variant).eval(), draw(batch=2)
     one_class = Points.full(points.x, torch.ones(2, N, dtype=torch.long))
     x = draw(batch=2, count=2, seed=3).x
@@ -113,13 +113,13 @@ def test_without_noise_the_loss_is_the_sum_of_two_cross_entropies(variant: str, 
 
 
 def gradients(ours: CoQE, batch: Episodes) -> dict[str, Tensor | None]:
-    """The gradients of the loss of the composed logits."""
+    """Return the gradients of the loss of the composed logits."""
     ours.zero_grad()
     ours.ask(batch, "targets").loss(batch.queries.y).mean().backward()
     return {name: p.grad for name, p in ours.named_parameters()}
 
 
-def test_in_the_released_variant_the_composed_loss_has_no_gradient_to_static_vectors() -> None:
+def test_in_the_released_variant_static_vectors_have_no_gradient_of_the_composed_loss() -> None:
     ours, batch = model(), episodes()
     grads = gradients(ours, batch)
     assert grads["space.static.weight"] is None and grads["space.static.bias"] is None
@@ -134,7 +134,7 @@ def test_in_the_paper_variant_only_static_vectors_of_absent_classes_have_gradien
 
 
 def test_in_the_released_variant_queries_have_gradients_only_through_dynamic_vectors() -> None:
-    """Without dynamic vectors, the composed loss has no gradient to the features of the query."""
+    """Without dynamic vectors, the features of the query have no gradient of the composed loss."""
     ours, batch = model(), episodes()
     with torch.no_grad():
         ours.space.project.weight.zero_()
@@ -142,7 +142,7 @@ def test_in_the_released_variant_queries_have_gradients_only_through_dynamic_vec
     assert not gradients(ours, batch)["encoder.linear.weight"].any()
 
 
-def test_noise_is_drawn_from_the_generator_and_only_in_the_loss() -> None:
+def test_noise_is_added_only_in_the_loss_and_is_drawn_from_its_generator() -> None:
     ours, batch = model().train(), episodes()
     before = torch.get_rng_state()
     losses = [ours.loss(batch, 0.0, torch.Generator().manual_seed(seed))[0] for seed in (3, 3, 4)]
@@ -154,7 +154,7 @@ def test_noise_is_drawn_from_the_generator_and_only_in_the_loss() -> None:
 
 
 @pytest.mark.parametrize("question", ["targets", "next"])
-def test_noise_on_present_classes_applies_to_the_classes_before_the_query(question: str) -> None:
+def test_noise_on_present_classes_is_added_to_the_classes_that_precede_the_query(question: str) -> None:
     """Noise with mean 1000 and standard deviation 0 adds 1000 to the logits of these classes."""
     ours = model(question, noise=1000.0, noise_std=0.0, noise_on="present", noise_growth=0.0)
     batch = episodes()

@@ -62,7 +62,7 @@ def coqe(x_dim: int, sample_dim: int) -> CoQE:
 
 
 @pytest.mark.parametrize("n", [1, 2, 9])
-def test_linear_attention_is_a_product_of_a_task_vector_and_the_encoded_query(n: int) -> None:
+def test_linear_attention_is_the_inner_product_of_a_task_vector_and_the_encoded_query(n: int) -> None:
     """Proposition 3.9: omega = 1/n sum_i y_i Theta^T phi(x_i), with the factor 1/n, not 1/(n + 1), for all free
     entries (*).
     """
@@ -73,11 +73,11 @@ def test_linear_attention_is_a_product_of_a_task_vector_and_the_encoded_query(n:
     omega = sum(y[i] * theta.T @ phi[i] for i in range(n)) / n
     np.testing.assert_allclose(linear_attention(prompt(phi[:-1], y, phi[-1]), value, key_query), omega @ phi[-1])
     symmetric = sum(y[i] * theta @ phi[i] for i in range(n)) / n
-    assert not np.isclose(symmetric @ phi[-1], omega @ phi[-1]), "Theta is transposed"
+    assert not np.isclose(symmetric @ phi[-1], omega @ phi[-1]), "Theta must be transposed"
 
 
 def ranks(matrix: np.ndarray) -> list[int]:
-    """The ranks of the first 4, 8, ... rows."""
+    """Return the ranks of the matrices of the first 4, 8, ... rows."""
     assert matrix.shape[0] == CONTEXTS[-1]
     largest = [np.linalg.norm(matrix[:m], 2) for m in CONTEXTS]
     return [int(np.linalg.matrix_rank(matrix[:m], tol=TOLERANCE * s)) for m, s in zip(CONTEXTS, largest, strict=True)]
@@ -95,7 +95,7 @@ def test_the_rank_of_linear_attention_is_the_dimension_of_the_encoder() -> None:
 
 def test_the_rank_of_softmax_attention_grows_with_the_number_of_contexts() -> None:
     """Theorem 3.10 for d_x = 1 and n = 1, where linear attention has rank 1. The functions 1 / (1 + t e^(-a x)) of the
-    query are linearly independent for different t, so that the rank grows with the number of contexts, up to the
+    query are linearly independent for different t, so the rank grows with the number of contexts, up to the
     precision of float64."""
     generator = np.random.default_rng(0)
     value, key_query, _ = pattern(1, generator)
@@ -115,7 +115,7 @@ def test_the_rank_of_softmax_attention_grows_with_the_number_of_contexts() -> No
 
 
 def answers_of(model: Backbone, x_dim: int, n: int) -> np.ndarray:
-    """The predictions for 64 contexts and 80 queries."""
+    """Return the predictions for 64 contexts and 80 queries."""
     generator = torch.Generator().manual_seed(1)
     context = Points.full(
         torch.randn(64, n, x_dim, generator=generator, dtype=torch.float64),
@@ -131,7 +131,7 @@ def test_the_rank_of_coqe_is_the_dimension_of_its_sample_representation(sample_d
     assert ranks(answers_of(coqe(2, sample_dim), 2, 6)) == [min(sample_dim, m) for m in CONTEXTS]
 
 
-def test_a_transformer_with_one_layer_has_a_larger_rank() -> None:
+def test_the_rank_of_a_transformer_with_one_layer_grows_with_the_number_of_contexts() -> None:
     torch.manual_seed(0)
     model = GPT2(GPT2Settings(width=16, layers=1, heads=1, init_std=0.5), TaskShape(x_dim=1, points=4))
     growing_ranks = ranks(answers_of(model.double().eval(), 1, 1))

@@ -1,4 +1,4 @@
-"""EQTNP: predictions against NumPy, and published sizes."""
+"""EQTNP: predictions compared with NumPy, and published sizes."""
 
 import numpy as np
 import pytest

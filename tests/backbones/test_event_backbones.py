@@ -35,7 +35,7 @@ def test_masked_events_do_not_change_predictions(cls: type[EventBackbone], small
 
 @BOTH_MODELS
 @torch.no_grad()
-def test_the_open_interval_at_the_end_is_predicted_but_not_read(
+def test_the_open_interval_at_the_end_is_predicted_but_does_not_change_later_predictions(
     cls: type[EventBackbone], small: dict[str, int]
 ) -> None:
     backbone, context = model(cls, **small), events(masked=False)

@@ -1,4 +1,4 @@
-"""GPT-2: sizes of the papers, agreement with the transformers library, and the phases condition, update and query."""
+"""GPT-2: published sizes, agreement with the transformers library, and conditioning, updates and queries."""
 
 import numpy as np
 import pytest
@@ -28,16 +28,16 @@ def points(batch: int = 3, count: int = 12, dim: int = 5) -> Points:
     return Points.full(x, torch.randn(batch, count, 1, generator=generator))
 
 
-def test_the_number_of_parameters_is_that_of_the_paper() -> None:
+def test_the_number_of_parameters_equals_that_of_the_paper() -> None:
     assert GPT2(GPT2Settings(), TaskShape(x_dim=20, points=41)).parameter_count == 9_483_265
 
 
 @pytest.mark.skipif(
-    Version(transformers.__version__) < Version("5.15"), reason="earlier versions have other initial weights"
+    Version(transformers.__version__) < Version("5.15"), reason="initial weights differ in earlier versions"
 )
 @pytest.mark.parametrize(("layers", "width", "tokens", "std"), [(3, 64, 24, 0.2), (2, 6, 2, 0.02)])
 def test_initial_weights_equal_those_of_transformers(layers: int, width: int, tokens: int, std: float) -> None:
-    """Names and values are identical, and so is the state of the random number generator afterwards."""
+    """The names and values of weights and the final state of the random number generator are identical."""
     torch.manual_seed(5)
     ours, after = gpt2_layers(layers, width, tokens, std), torch.randn(5)
     torch.manual_seed(5)
@@ -78,7 +78,7 @@ def test_gradients_equal_those_of_transformers() -> None:
         assert torch.allclose(a.grad, b.grad, atol=1e-5), name
 
 
-def test_outputs_are_read_by_the_first_column_of_the_read_in_layer() -> None:
+def test_the_first_column_of_the_read_in_layer_reads_outputs() -> None:
     ours, batch = model(), points()
     padded = torch.cat([batch.y, torch.zeros(3, 12, 4)], -1)
     tokens = ours.read_in(batch)
@@ -87,7 +87,7 @@ def test_outputs_are_read_by_the_first_column_of_the_read_in_layer() -> None:
 
 
 @pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "rotary"])
-def test_updates_point_by_point_equal_one_pass(positions: str) -> None:
+def test_updates_by_single_points_give_the_predictions_of_one_pass(positions: str) -> None:
     ours, batch = model(positions), points()
     with torch.no_grad():
         expected = ours.predict_next(batch).mean
@@ -99,7 +99,7 @@ def test_updates_point_by_point_equal_one_pass(positions: str) -> None:
 
 
 @pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "rotary"])
-def test_forked_queries_equal_one_pass_per_query(positions: str) -> None:
+def test_forked_queries_give_the_predictions_of_one_pass_per_query(positions: str) -> None:
     ours, batch = model(positions), points()
     queries = torch.randn(3, 12, 5, generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
@@ -117,7 +117,7 @@ def test_sequences_beyond_the_learned_positions_are_refused() -> None:
 
 
 def test_a_target_beyond_the_learned_positions_is_refused() -> None:
-    """The table for 12 points suffices for 11 context points and the target."""
+    """A table of positions for 12 points suffices for 11 context points and one target."""
     ours, batch = model("learned"), points()
     with torch.no_grad():
         last = ours.predict_targets(batch[:, :11], batch.x[:, 11:]).mean
@@ -133,7 +133,7 @@ def test_sinusoidal_positions_have_geometric_wavelengths() -> None:
     positions = SinusoidalPositions(width)
     np.testing.assert_allclose(positions(torch.arange(30)).numpy(), expected, atol=1e-5)
     np.testing.assert_array_equal(positions(range(3, 20, 2)), positions(torch.arange(3, 20, 2)))
-    assert positions(range(3, 20), torch.device("meta")).is_meta, "computed on the device, not copied to it"
+    assert positions(range(3, 20), torch.device("meta")).is_meta, "positions are computed on the device"
     with refused("bad-value", "backbone.width", 7):
         SinusoidalPositions(7)
 
@@ -154,8 +154,8 @@ def test_rotary_positions_rotate_pairs_of_channels() -> None:
         RotaryPositions(15, 3)
 
 
-def test_rotary_positions_depend_only_on_the_distance_of_tokens() -> None:
-    """A shift by 1000 tokens does not change the outputs, but a change of order does."""
+def test_with_rotary_positions_attention_depends_only_on_the_distances_between_tokens() -> None:
+    """A shift by 1000 tokens does not change the outputs. A change of the order changes them."""
     ours, batch = model("rotary"), points(count=6)
     with torch.no_grad():
         tokens = ours.read_in(batch)
@@ -173,12 +173,12 @@ def attend_causally(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tenso
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def test_a_rotary_model_predicts_beyond_its_trained_length() -> None:
+def test_a_model_with_rotary_positions_predicts_beyond_its_training_length() -> None:
     with torch.no_grad():
         assert model("rotary").predict_next(points(count=60)).mean.isfinite().all()
 
 
-def test_the_mlp_read_in_is_linear_relu_norm_linear_of_inputs_and_padded_outputs() -> None:
+def test_the_mlp_read_in_applies_linear_relu_norm_linear_to_inputs_and_padded_outputs() -> None:
     torch.manual_seed(0)
     ours = GPT2(GPT2Settings(size="tiny", read_in="mlp"), TaskShape(x_dim=5, points=12))
     batch, weights = points(), {name: t.detach().numpy() for name, t in ours.read_in.state_dict().items()}
@@ -208,7 +208,7 @@ def test_classification_uses_a_label_embedding_and_a_categorical_head() -> None:
     assert answer.logits.shape == (3, 2, 4)
 
 
-def test_the_loss_is_a_mean_over_scored_positions() -> None:
+def test_the_loss_is_the_mean_over_scored_positions() -> None:
     ours, batch = model(), points()
     scored = torch.zeros(3, 12, dtype=torch.bool)
     scored[:, 4] = True

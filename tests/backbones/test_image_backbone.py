@@ -51,7 +51,7 @@ def test_images_are_unflattened_row_by_row() -> None:
     torch.testing.assert_close(encoder(image.flatten()), encoder.net(image[None])[0])
 
 
-# One backbone for each way of using the encoder is always tested. `make test-slow` tests the others.
+# One backbone for each way to use the encoder. These are always tested, and `make test-slow` tests the others.
 ALWAYS_TESTED = {"gpt2", "hybrid", "mamba", "cnp", "anp", "tnp", "tnp-a", "icicl-tnp", "cmanp"}
 
 
@@ -63,7 +63,7 @@ ALWAYS_TESTED = {"gpt2", "hybrid", "mamba", "cnp", "anp", "tnp", "tnp-a", "icicl
         if "images" in BACKBONES.get(name).input_kinds
     ],
 )
-def test_batchnorm_sees_every_image_of_a_batch_once(name: str) -> None:
+def test_batchnorm_reads_every_image_of_a_batch_once(name: str) -> None:
     """After one evaluation of the training loss, the running mean is 0.1 times the mean of all images, including
     queries.
     """
@@ -79,7 +79,7 @@ def test_batchnorm_sees_every_image_of_a_batch_once(name: str) -> None:
     torch.testing.assert_close(net.pool[0].running_mean, 0.1 * expected)
 
 
-def test_encoder_and_backbone_receive_gradients() -> None:
+def test_both_encoder_and_backbone_have_gradients() -> None:
     model = small_backbone("cmanp").train()
     model.loss(image_episodes(), 0.0, torch.Generator().manual_seed(0))[0].backward()
     grads = {name: p.grad for name, p in model.named_parameters()}
@@ -98,7 +98,7 @@ def test_an_encoder_for_inputs_that_are_not_images_is_refused() -> None:
     assert not isinstance(small_backbone("mamba", VECTOR_SHAPE, None), ImageBackbone)
 
 
-def test_encoders_refuse_colour_images_and_other_sizes() -> None:
+def test_encoders_refuse_colour_images_and_unsupported_sizes() -> None:
     with refused("not-applicable", (3, 12, 12)):
         ImageEncoder("resnet-64", (3, 12, 12))
     with refused("bad-value", 100, "12 x 12"):
@@ -106,7 +106,7 @@ def test_encoders_refuse_colour_images_and_other_sizes() -> None:
 
 
 class PixelBackbone(Backbone):
-    """A backbone as in another package, whose settings have no encoder."""
+    """A backbone, as in a plug-in, whose settings have no encoder."""
 
     Settings = BaseSettings
 

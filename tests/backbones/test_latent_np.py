@@ -1,4 +1,4 @@
-"""NP and ANP: samples against NumPy loops, the loss against its definition, and the effect of more samples."""
+"""NP and ANP: samples compared with NumPy loops, the loss compared with its definition, and the number of samples."""
 
 import itertools
 
@@ -16,7 +16,7 @@ from tests.backbones.two_path_models import SIZES, batch, build, rows
 
 
 def likelihoods(raw: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The log-densities of points, summed over outputs."""
+    """Return the log densities of points, summed over outputs."""
     return norm.logpdf(y, raw[:, :2], np.sqrt(np.logaddexp(0, raw[:, 2:]))).sum(1)
 
 
@@ -77,10 +77,10 @@ def test_the_loss_is_the_importance_weighted_bound(name: str, reconstruct: str) 
 
 
 def test_with_one_sample_the_loss_is_the_evidence_lower_bound() -> None:
-    """Computes the divergence by numerical integration."""
+    """The reference computes the Kullback-Leibler divergence by numerical integration."""
     model, episodes = build("np", train_samples=1, latent=1), batch((4,))
     with torch.no_grad():
-        model.encoders.second.post[-1].weight.mul_(4)  # so that both distributions differ
+        model.encoders.second.post[-1].weight.mul_(4)  # so that posterior and prior differ
     noise = torch.randn(1, 1, 1, generator=torch.Generator().manual_seed(0)).numpy()[0, 0]
     naive, context, targets = Naive(model), rows(episodes.context, 0), rows(episodes.targets, 0)
     p, q = (norm(*(float(t[0]) for t in naive.latent(points))) for points in (context, all_points(context, targets)))
@@ -92,7 +92,7 @@ def test_with_one_sample_the_loss_is_the_evidence_lower_bound() -> None:
     assert loss(model, episodes) == pytest.approx(-(likelihood - divergence) / 4, rel=1e-8)
 
 
-def test_many_samples_of_posterior_and_prior_give_the_same_likelihood() -> None:
+def test_many_samples_of_the_posterior_and_of_the_prior_give_the_same_likelihood() -> None:
     """Training uses importance-weighted samples of q, and predictions use samples of p."""
     episodes = batch((4, 2))
     model = build("np", samples=4000, train_samples=4000, latent=1)
@@ -109,7 +109,7 @@ def test_more_samples_raise_the_bound_and_the_joint_score_in_expectation() -> No
     models = {samples: build("np", samples=9600, train_samples=samples, latent=2) for samples in counts}
     for model in models.values():
         with torch.no_grad():
-            model.decoder[0].weight[:, 8:10] *= 3  # so that z matters
+            model.decoder[0].weight[:, 8:10] *= 3  # so that predictions depend on z
     # Copies of one episode, each with different samples.
     copies = episode.map(lambda t: t.expand(200, *t.shape[1:]))
     bounds = [np.array([-loss(model, copies, seed) for seed in range(8)]) for model in models.values()]

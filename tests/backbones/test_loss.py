@@ -1,4 +1,4 @@
-"""The mean of the training loss: every episode has the same weight, independent of its number of scored points."""
+"""The training loss is a mean in which every episode has the same weight, whatever its number of scored points."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from iclbench.families.request import Request
 
 
 def mean_by_point(point_losses: Tensor, scored: Tensor) -> Tensor:
-    """The mean over points, with the same weight for every scored point."""
+    """Return the mean with the same weight for every scored point."""
     return (point_losses * scored).sum() / scored.sum().clamp(min=1)
 
 

@@ -1,4 +1,4 @@
-"""Mamba: size of the paper, initialisation of mamba-ssm, agreement with the transformers library, and states."""
+"""Mamba: published size, initialisation as in mamba-ssm, agreement with the transformers library, and states."""
 
 import math
 from pathlib import Path
@@ -55,7 +55,6 @@ def transformers_mamba(ours: Mamba) -> torch.nn.Module:
 
 
 def test_the_number_of_parameters_is_10_52_million_as_in_the_paper() -> None:
-    """10.52 million."""
     assert Mamba(MambaSettings(), TaskShape(x_dim=20, points=41)).parameter_count == pytest.approx(10.52e6, rel=1e-3)
 
 
@@ -93,9 +92,9 @@ def test_weights_are_initialised_as_in_mamba_ssm() -> None:
     assert bool((mixer.D == 1).all())
 
 
-def test_chunks_of_any_sizes_equal_one_pass() -> None:
-    """The transformers library is not the reference, because its cache restarts on chunks of more than one token, and a
-    point is two tokens."""
+def test_updates_in_chunks_of_any_size_give_the_predictions_of_one_pass() -> None:
+    """The transformers library cannot be the reference: its cache restarts on chunks of more than one token, and points
+    consist of two tokens."""
     ours, batch = model(), points()
     tokens = ours.read_in(batch)
     block = ours.layers[0]
@@ -108,13 +107,13 @@ def test_chunks_of_any_sizes_equal_one_pass() -> None:
         torch.testing.assert_close(torch.cat(outputs, 1), expected, atol=1e-6, rtol=1e-5)
 
 
-def test_the_state_does_not_grow() -> None:
+def test_the_size_of_the_state_does_not_depend_on_the_number_of_points() -> None:
     ours = model()
     short, long = (ours.condition(points(count=n)).nbytes for n in (4, 12))
     assert short == long == 3 * 3 * (3 + 4) * 48 * 4
 
 
-def test_the_convolution_equals_that_of_torch_with_channels_last() -> None:
+def test_the_convolution_with_channels_last_equals_that_of_torch() -> None:
     generator = torch.Generator().manual_seed(2)
     arguments = [torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((2, 9, 3), (3, 4), (3,))]
 
@@ -149,7 +148,7 @@ def test_the_recurrence_and_the_residual_stream_are_in_float32_under_autocast() 
         ("hyena", {"skip", "frequency"}),
     ],
 )
-def test_decays_skips_and_frequencies_have_no_weight_decay(backbone: str, endings: set[str]) -> None:
+def test_decays_skip_weights_and_frequencies_have_no_weight_decay(backbone: str, endings: set[str]) -> None:
     config = resolve_run("linear", backbone, "smoke")
     ours = config.build(config.task.build())
     decayed, undecayed = ours.parameter_groups()
@@ -160,7 +159,7 @@ def test_decays_skips_and_frequencies_have_no_weight_decay(backbone: str, ending
     assert sum(p.numel() for group in (decayed, undecayed) for p in group["params"]) == ours.parameter_count
 
 
-def test_a_finished_run_can_be_loaded_without_the_back_end_of_its_training(tmp_path: Path) -> None:
+def test_a_run_can_be_loaded_without_the_back_end_that_was_used_in_training(tmp_path: Path) -> None:
     """Weights that were trained on a CUDA device can be used on a CPU. Only training needs the back end in the
     settings.
     """

@@ -1,4 +1,4 @@
-"""Growth of memory with the context, as in table 1 of the constant-memory paper (arXiv 2306.12599)."""
+"""Growth of memory with the size of the context, as in table 1 of the CMANP paper (arXiv 2306.12599)."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ SMALL = {"layers": 2, "width": 16, "heads": 2}
 @pytest.mark.parametrize(
     ("name", "lower", "upper"), [("tnp-d", 3, 4), ("eqtnp", 3, 4), ("lbanp", 1.5, 2), ("cmanp", 1, 1.05)]
 )
-def test_memory_growth_if_the_context_doubles(name: str, lower: float, upper: float) -> None:
+def test_memory_grows_by_the_expected_factor_if_the_context_doubles(name: str, lower: float, upper: float) -> None:
     """Memory is quadratic, linear or constant in the context if attention scores are stored as a matrix (no fused
     kernel).
     """

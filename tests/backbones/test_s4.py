@@ -35,8 +35,8 @@ def episodes() -> Episodes:
     return Episodes(context=context, scored=context.mask)
 
 
-def test_the_number_of_parameters_is_that_of_the_paper() -> None:
-    """10.49 million: a read-in layer, 24 blocks of width 435, and a read-out layer."""
+def test_the_number_of_parameters_equals_that_of_the_paper() -> None:
+    """The model has a read-in layer, 24 blocks of width 435, and a read-out layer: 10.49 million parameters."""
     assert S4D(S4D.Settings(), TaskShape(x_dim=20, points=41)).parameter_count == pytest.approx(10.49e6, rel=1e-3)
 
 
@@ -99,8 +99,8 @@ def test_a_block_is_system_gelu_glu_residual_norm(cls: type[S4D] | type[S4]) -> 
 
 @MODELS
 @pytest.mark.parametrize("length", [24, 150])
-def test_chunks_of_any_sizes_equal_one_pass(cls: type[S4D] | type[S4], length: int) -> None:
-    """Sequences have the training length, or are longer than S4's kernel."""
+def test_updates_in_chunks_of_any_size_give_the_predictions_of_one_pass(cls: type[S4D] | type[S4], length: int) -> None:
+    """The sequence has the training length, or is longer than S4's kernel."""
     block = model(cls).layers[0].double()
     x = torch.randn(2, length, 12, dtype=torch.float64)
     with torch.no_grad():
@@ -114,7 +114,7 @@ def test_chunks_of_any_sizes_equal_one_pass(cls: type[S4D] | type[S4], length: i
 
 
 @MODELS
-def test_float32_is_accurate_beyond_the_trained_length(cls: type[S4D] | type[S4]) -> None:
+def test_float32_is_accurate_beyond_the_training_length(cls: type[S4D] | type[S4]) -> None:
     """The model is built for 41 examples with the state size of the paper. For 500 examples, float32 agrees with
     float64.
     """
@@ -143,14 +143,14 @@ def test_gradients_pass_through_states(cls: type[S4D] | type[S4]) -> None:
 
 
 @MODELS
-def test_the_state_does_not_grow(cls: type[S4D] | type[S4]) -> None:
+def test_the_size_of_the_state_does_not_depend_on_the_number_of_points(cls: type[S4D] | type[S4]) -> None:
     short, long = (model(cls).condition(points(count=n)).nbytes for n in (4, 40))
     assert short == long == 2 * 3 * 12 * 16 * 4
 
 
 @MODELS
 @pytest.mark.parametrize("count", [11, 201])
-def test_predictions_with_bfloat16_are_close_to_float32(cls: type[S4D] | type[S4], count: int) -> None:
+def test_predictions_in_bfloat16_are_close_to_those_in_float32(cls: type[S4D] | type[S4], count: int) -> None:
     """Both questions are compared, with convolutions by matrix product and by FFT."""
     backbone, batch = model(cls, points=count), points(count=count)
     context, x = batch.span(0, count - 2), batch.x[:, :2]
@@ -203,7 +203,7 @@ def test_dropout_uses_the_generator_of_the_loss() -> None:
 @pytest.mark.parametrize(
     ("settings", "name"), [({"state": 7}, "state"), ({"dt_min": 0.2}, "dt_max"), ({"init": "line"}, "init")]
 )
-def test_wrong_settings_are_refused(settings: dict[str, object], name: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, object], name: str) -> None:
     with pytest.raises(UsageError) as error:
         validate(S4D.Settings, settings, "-o backbone")
     assert name in str(error.value) and "\n" not in str(error.value)

@@ -37,7 +37,7 @@ class RecordingBackbone(SetBackbone):
         return Point(torch.zeros(*x_target.shape[:2], 1) + 0 * self.decoder[0].bias.sum())
 
 
-def test_for_next_the_context_is_a_prefix_of_uniform_length_of_every_episode():
+def test_the_loss_for_next_uses_prefixes_of_uniformly_random_length_as_contexts():
     model = RecordingBackbone(SetSettings(), TaskShape(x_dim=2, points=6))
     mask = torch.tensor([[True, False, True, True, False, True]]).repeat(4000, 1)
     y = torch.tensor([1.0, 50.0, 2.0, 4.0, 50.0, 8.0]).reshape(1, 6, 1).repeat(4000, 1, 1)
@@ -50,14 +50,14 @@ def test_for_next_the_context_is_a_prefix_of_uniform_length_of_every_episode():
         assert torch.equal(row.nonzero().squeeze(1), mask[0].nonzero().squeeze(1)[:n])
     counts = torch.bincount(lengths, minlength=4)
     assert len(counts) == 4 and (counts - 1000).abs().max() < 4 * np.sqrt(4000 * 0.25 * 0.75)
-    # The loss is averaged over later points, then over episodes, so that all episodes have the same weight.
+    # The loss is averaged over later points and then over episodes, so that all episodes have the same weight.
     squares = np.array([1.0, 4.0, 16.0, 64.0])
     expected = sum(int(c) * squares[n:].mean() for n, c in enumerate(counts)) / 4000
     assert loss.item() == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(("name", "all_events"), [("cnp", True), ("tnp", False)])
-def test_all_events_are_in_the_loss_if_one_pass_predicts_for_all_prefixes(name: str, all_events: bool) -> None:
+def test_the_loss_includes_all_events_if_one_pass_predicts_for_all_prefixes(name: str, all_events: bool) -> None:
     model = build(name, x_dim=0, y_dim=3, marks=MARKS, related=0, head="event", question="next")
     context = events(6, batch=3)
     episodes = Episodes(context=context, scored=context.mask)
@@ -66,7 +66,7 @@ def test_all_events_are_in_the_loss_if_one_pass_predicts_for_all_prefixes(name: 
     assert (loss.item() == pytest.approx(-likelihoods[context.mask].mean().item())) is all_events
 
 
-def test_unscored_and_masked_points_are_not_in_the_loss_for_next():
+def test_the_loss_for_next_excludes_unscored_and_masked_points():
     model = RecordingBackbone(SetSettings(), TaskShape(x_dim=2, points=3))
     context = Points(torch.zeros(1, 3, 2), torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]]))
     scored = torch.tensor([[False, True, False]])
@@ -76,7 +76,7 @@ def test_unscored_and_masked_points_are_not_in_the_loss_for_next():
 
 
 def test_loss_and_gradients_are_0_without_scored_points():
-    """This happens in a curriculum that has not reached the first scored point."""
+    """This occurs while a curriculum has not reached the first scored point."""
     mask = torch.ones(2, 3, dtype=torch.bool)
     context = Points(torch.zeros(2, 3, 2), torch.ones(2, 3, 1), mask)
     unscored = Episodes(context=context, scored=torch.zeros_like(mask))
@@ -96,7 +96,7 @@ def test_loss_and_gradients_are_0_without_scored_points():
         assert all(not p.grad.any() for p in model.parameters() if p.grad is not None)
     model = RecordingBackbone(SetSettings(), TaskShape(x_dim=2, points=3))
     assert model.loss(unscored, 0.0, torch.Generator().manual_seed(0))[0] == 0
-    # An episode without scored points is not part of the mean over episodes.
+    # Episodes without scored points are excluded from the mean over episodes.
     half_scored = Episodes(context=context, scored=torch.tensor([[False] * 3, [True] * 3]))
     losses = {model.loss(half_scored, 0.0, torch.Generator().manual_seed(seed))[0].item() for seed in range(8)}
     assert losses == {1.0}
@@ -124,7 +124,7 @@ def test_labels_are_encoded_one_hot():
 
 @pytest.mark.parametrize("name", ["icicl-cnp", "icicl-tnp"])
 @pytest.mark.parametrize("values", ["inputs", "outputs"])
-def test_a_related_dataset_of_another_dimension_is_refused(name: str, values: str):
+def test_related_datasets_with_a_different_dimension_are_refused(name: str, values: str):
     context, related = points(3, 5), points(3, 3, 4)
     joined = torch.cat([related.x, related.y], -1)
     related = replace(related, x=joined) if values == "inputs" else replace(related, y=joined)
@@ -157,7 +157,7 @@ def test_a_cnp_decodes_the_mean_of_the_encoded_points_of_each_dataset(name: str)
 
 
 @pytest.mark.parametrize("name", ["cnp", "icicl-cnp"])
-def test_all_prefixes_in_one_pass_equal_separate_passes(name: str):
+def test_predictions_for_all_prefixes_in_one_pass_equal_those_of_separate_passes(name: str):
     model, context, related = build(name, question="next"), points(3, 7), points(3, 3, 4, seed=1)
     all_prefixes = model.predict_next(context, related).mean
     for n in range(7):
@@ -177,7 +177,7 @@ def test_the_state_of_a_cnp_does_not_grow_and_points_can_be_removed(name: str):
     assert torch.equal(remaining.count, expected.count)
 
 
-def test_the_parameter_count_of_a_cnp_is_that_of_its_layers():
+def test_the_number_of_parameters_of_a_cnp_follows_from_its_layers():
     """The encoder has six linear layers (five of them hidden), and the decoder has three."""
     shape = TaskShape(x_dim=1, points=64, head="gaussian", question="targets", related=5)
     encoder, decoder = 3 * 128 + 5 * 129 * 128, 129 * 128 + 129 * 2

@@ -1,4 +1,4 @@
-"""A saved state can be loaded by the model that computed it, and by no other model."""
+"""A saved state can be loaded only by the model that computed it."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def points(count: int = 7) -> Points:
 
 @pytest.mark.parametrize("name", SIZES)
 @torch.no_grad()
-def test_a_loaded_state_gives_identical_predictions_before_and_after_an_update(name: str, tmp_path: Path) -> None:
+def test_loaded_states_give_identical_predictions_before_and_after_an_update(name: str, tmp_path: Path) -> None:
     context, new_points, x = points(), points(2), torch.randn(2, 3, 3)
     state = model(name).condition(context)
     model(name).save_state(state, tmp_path / "state")
@@ -63,7 +63,7 @@ def test_the_state_of_another_model_is_refused(other, names: list[str], tmp_path
 
 
 @torch.no_grad()
-def test_files_without_a_state_of_a_model_are_refused(tmp_path: Path) -> None:
+def test_files_that_contain_no_state_are_refused(tmp_path: Path) -> None:
     backbone = model("gpt2")
     backbone.condition(points()).save(tmp_path / "plain")
     with refused("bad-syntax", tmp_path / "plain", "save_state"):

@@ -1,4 +1,4 @@
-"""THP: sizes, predictions against PyTorch's layers, dependencies of predictions, updates, and learning."""
+"""THP: sizes, predictions compared with PyTorch's layers, dependencies of predictions, updates, and learning."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,10 +28,10 @@ SMALL = {"layers": 2, "width": 12, "heads": 2, "feedforward": 10}
 
 
 @pytest.mark.parametrize("marks", [1, 97, 984])
-def test_parameter_counts_are_those_of_the_published_sizes(marks: int) -> None:
-    """As in configs/model/thp_mix.yaml of Meta TPP: d = 64, 2 layers with 1 head of 64 and feed-forward networks of 64,
-    a gap network with widths 64 -> 64 -> 24, and a mark network 64 -> K. The embedding has one additional row, which is
-    for padding in Meta TPP, and for the start token in this package."""
+def test_the_number_of_parameters_follows_from_the_published_sizes(marks: int) -> None:
+    """The sizes are those of configs/model/thp_mix.yaml in Meta TPP: d = 64, 2 layers with 1 head of 64 and
+    feed-forward networks of 64, a gap network with widths 64 -> 64 -> 24, and a mark network 64 -> K. The embedding has
+    one additional row, which is for padding in Meta TPP, and for the start token in this package."""
     events = (marks + 1) * 64
     layer = 3 * 64 * 64 + (64 * 64 + 64) + 2 * (64 * 64 + 64) + 2 * (2 * 64)
     read_out = (64 * 64 + 64) + (64 * 24 + 24) + (64 * marks + marks)
@@ -107,8 +107,8 @@ def test_predictions_do_not_depend_on_the_predicted_event_or_later_ones() -> Non
 
 
 @torch.no_grad()
-def test_updates_in_any_portions_equal_conditioning_on_all_events() -> None:
-    """Some portions contain no valid event of an episode."""
+def test_updates_in_several_steps_equal_conditioning_on_all_events() -> None:
+    """In some steps, an episode has no valid event."""
     backbone, context = model(THP, **SMALL), events()
     context.mask[1, 3:6] = False
     expected = backbone.condition(context)
@@ -152,7 +152,7 @@ def test_the_loss_is_the_mean_over_all_scored_events() -> None:
 
 
 @torch.no_grad()
-def test_a_loaded_state_gives_identical_predictions_before_and_after_an_update(tmp_path: Path) -> None:
+def test_loaded_states_give_identical_predictions_before_and_after_an_update(tmp_path: Path) -> None:
     backbone, context, new_events = model(THP, **SMALL), events(), events(3)
     state = backbone.condition(context)
     backbone.save_state(state, tmp_path / "state")
@@ -167,7 +167,7 @@ def test_rates_of_poisson_processes_are_learned_in_context() -> None:
     assert train_and_measure_skill(THP, 90, 5e-3, width=16, layers=1) > 0.5
 
 
-def test_tasks_marks_and_settings_that_do_not_apply_are_refused() -> None:
+def test_unsuitable_tasks_marks_and_settings_are_refused() -> None:
     with refused("not-applicable", "THP", "point-process"):
         THP(THP.Settings(), TaskShape(x_dim=3, points=8))
     context = events()

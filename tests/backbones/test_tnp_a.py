@@ -1,4 +1,4 @@
-"""TNP-A against a loop over targets that predicts each target given the outputs of earlier targets: their true outputs
+"""TNP-A, compared with a loop over targets that predicts each target given the outputs of earlier targets: true outputs
 for the joint density, and sampled outputs for paths."""
 
 from typing import Any
@@ -16,8 +16,8 @@ from tests.backbones.small_np import batch, build, unpadded_episode
 
 
 def predict_one_by_one(model: Any, x: Tensor, y: Tensor, x_target: Tensor, y_target: Tensor) -> Gaussian:
-    """The predictions at every target given the true outputs of earlier targets, `(Q, dy)`. Each target has a separate
-    pass, over a sequence that ends with it."""
+    """Return the predictions `(Q, dy)` at all targets, each given the true outputs of earlier targets. Each target has a
+    separate pass, over a sequence that ends with this target."""
     rows = [
         encode_next_target(model, x, y, x_target[:i], y_target[:i], x_target[i])
         if len(x) + i
@@ -30,7 +30,7 @@ def predict_one_by_one(model: Any, x: Tensor, y: Tensor, x_target: Tensor, y_tar
 
 
 def joint_scores(model: Any, context: Points, targets: Points) -> dict[str, Tensor]:
-    """The joint scores of the valid targets."""
+    """Return the joint scores of the valid targets."""
     with torch.no_grad():
         scores = model.joint_scores(model.predict_targets(context, targets.x), context, targets, targets.mask)
     assert isinstance(scores, dict)
@@ -49,7 +49,7 @@ def test_the_joint_score_equals_a_loop_over_targets() -> None:
             torch.testing.assert_close(score[b], expected, rtol=1e-9, atol=1e-9)
 
 
-def test_the_loss_is_the_joint_score_and_adds_noise_only_for_a_spread_of_0_05() -> None:
+def test_the_loss_is_the_negative_joint_score_and_adds_noise_only_for_a_spread_of_0_05() -> None:
     episodes = batch()
     for spread, noisy in (("floor", False), ("bounded-0.1", False), ("bounded-0.05", True)):
         model = build("tnp-a", {"spread": spread})
@@ -123,7 +123,9 @@ def test_paths_have_the_marginals_of_the_joint_density() -> None:
         Gaussian(predictions.mean[:, 1:], predictions.std[:, 1:]).log_likelihood(y_second.reshape(1, 601, 1)).exp()
     )
     density = torch.exp(-0.5 * grid.square()) / (2 * torch.pi) ** 0.5 / std
-    assert predictions.mean[:, 0].allclose(first.mean[0]), "the first target does not depend on the second"
+    assert predictions.mean[:, 0].allclose(first.mean[0]), (
+        "the prediction of the first target must not depend on the second"
+    )
     joint = density.unsqueeze(1) * conditional
     assert torch.trapezoid(torch.trapezoid(joint, y_second, dim=1), y_first).item() == pytest.approx(1, abs=1e-6)
     marginal = torch.trapezoid(joint, y_first, dim=0)

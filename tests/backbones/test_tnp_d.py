@@ -1,4 +1,4 @@
-"""TNP-D against one encoder over the complete sequence, and gradients of all models derived from TNP-D."""
+"""TNP-D, compared with one encoder over the complete sequence, and gradients of all models derived from TNP-D."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def test_predictions_equal_those_of_one_encoder_over_context_and_targets() -> No
 
 @pytest.mark.parametrize("question", ["next", "targets"])
 @pytest.mark.parametrize("name", ["tnp-d", "tnp-nd", "tnp-a", "eqtnp", "cmanp-and"])
-def test_gradients_reach_every_parameter_and_are_finite(name: str, question: str) -> None:
+def test_gradients_of_every_parameter_are_finite_and_nonzero(name: str, question: str) -> None:
     """Some episodes have no context or no scored targets."""
     sizes = {"hidden": 8, "latents": 3} if name == "cmanp-and" else {}
     model: Backbone = build(name, sizes, question=question)

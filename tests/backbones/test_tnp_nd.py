@@ -1,4 +1,4 @@
-"""TNP-ND: joint density against PyTorch's, dependence on the order of targets, and published sizes."""
+"""TNP-ND: joint density compared with PyTorch's, dependence on the order of targets, and published sizes."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def test_published_sizes(dx: int, dy: int, expected: int) -> None:
 
 
 @pytest.mark.parametrize("covariance", ["tril", "low-rank"])
-def test_loss_and_score_are_the_joint_density_per_target(covariance: str) -> None:
+def test_loss_and_score_are_the_log_joint_density_per_target(covariance: str) -> None:
     """The references are PyTorch's encoder and multivariate normal distribution, applied to each episode of a masked
     batch.
     """
@@ -76,7 +76,7 @@ def test_the_joint_score_without_covariance_is_the_mean_of_marginal_scores() -> 
 
 @pytest.mark.parametrize("name", ["tnp-nd", "cmanp-and"])
 @torch.no_grad()
-def test_with_a_head_other_than_gaussian_a_model_equals_its_parent_model(name: str) -> None:
+def test_without_a_gaussian_head_a_model_equals_its_parent_model(name: str) -> None:
     small = {} if name == "tnp-nd" else {"hidden": 8, "latents": 3}
     parent, episodes = {"tnp-nd": "tnp-d", "cmanp-and": "cmanp"}[name], batch()
     model, parent_model = build(name, small, "mixture"), build(parent, small, "mixture")
@@ -91,7 +91,7 @@ def test_with_a_head_other_than_gaussian_a_model_equals_its_parent_model(name: s
 
 @pytest.mark.parametrize("name", ["tnp-nd", "cmanp-and"])
 @torch.no_grad()
-def test_the_diagonal_of_low_rank_depends_on_the_spread(name: str) -> None:
+def test_the_setting_spread_determines_the_diagonal_of_low_rank_covariances(name: str) -> None:
     """The released code uses exp(r) with and without `bound_std`. In this package, `spread` determines the standard
     deviation, as in all other models."""
     small, episodes = {} if name == "tnp-nd" else {"hidden": 8, "latents": 3}, batch([(3, 2)])

@@ -31,7 +31,7 @@ def test_the_default_model_has_the_835_639_parameters_of_the_paper() -> None:
     ("encoder", "layers", "network"),
     [("resnet-64", 4, 22_176), ("resnet-512", 4, 883_904), ("contours-512", 12, 392 * 512 + 512 * 514)],
 )
-def test_label_embeddings_have_the_width_of_features_and_both_are_projected(
+def test_label_embeddings_have_the_width_of_image_features_and_both_are_projected(
     encoder: EncoderName, layers: int, network: int
 ) -> None:
     features = int(encoder.partition("-")[2])

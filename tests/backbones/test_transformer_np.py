@@ -1,4 +1,4 @@
-"""Transformer neural processes against an unbatched NumPy implementation, and properties of their layers."""
+"""Transformer neural processes, compared with an unbatched NumPy implementation, and properties of their layers."""
 
 from dataclasses import replace
 
@@ -97,13 +97,13 @@ def test_a_batch_equals_numpy_loops_over_episodes_and_datasets(name, settings, p
         ("icicl-tnp", {}, 2_555_010),
     ],
 )
-def test_parameter_counts_are_those_of_the_papers(name, settings, count):
+def test_the_number_of_parameters_equals_that_of_the_papers(name, settings, count):
     cls = BACKBONES.get(name)
     shape = TaskShape(x_dim=1, points=64, head="gaussian", question="targets", related=5)
     assert cls(cls.Settings(**settings), shape).parameter_count == count
 
 
-def test_the_parameter_count_of_a_layer_is_that_of_its_parts():
+def test_the_number_of_parameters_of_a_layer_is_the_sum_over_its_parts():
     assert sum(p.numel() for p in AttentionLayer(128, 8).parameters()) == 99_200
 
 
@@ -145,7 +145,7 @@ def test_a_model_for_a_task_without_related_datasets_ignores_them():
 
 
 @pytest.mark.parametrize(("name", "settings"), MODELS, ids=str)
-def test_gradients_reach_every_parameter_and_are_finite(name, settings):
+def test_gradients_of_every_parameter_are_finite_and_nonzero(name, settings):
     model = build(name, settings)
     loss, parts = model.loss(batch(), 0.0, torch.Generator())
     loss.backward()
@@ -155,8 +155,8 @@ def test_gradients_reach_every_parameter_and_are_finite(name, settings):
 
 
 @pytest.mark.parametrize(("name", "settings"), MODELS, ids=str)
-def test_queries_depend_only_on_the_memory_of_the_state(name, settings):
-    """Predictions from a state do not use its points. The memory of pseudo-tokens does not grow with the context."""
+def test_queries_use_only_the_memory_of_a_state_and_not_its_points(name, settings):
+    """The size of a memory of pseudo-tokens does not depend on the size of the context."""
     model, episodes = build(name, settings), batch()
     state = model.condition(episodes.context, episodes.related)
     expected = model.query(state, episodes.targets.x).mean

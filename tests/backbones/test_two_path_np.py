@@ -1,4 +1,4 @@
-"""Two-path neural processes: published sizes, predictions against NumPy loops, bounded memory, and settings."""
+"""Two-path neural processes: published sizes, comparison with NumPy loops, bounded memory, and settings."""
 
 import itertools
 
@@ -70,14 +70,14 @@ def test_predictions_do_not_depend_on_the_number_of_rows_per_pass(name: str, mon
 
 @pytest.mark.parametrize("name", ["two-path-cnp", "np"])
 @torch.no_grad()
-def test_the_state_of_pooling_encoders_does_not_grow(name: str) -> None:
+def test_the_size_of_the_state_of_pooling_encoders_does_not_depend_on_the_number_of_points(name: str) -> None:
     model, short, long = build(name), batch((3,)).context, batch((90,)).context
     state = model.condition(short)
     assert model.update(state, long).nbytes == state.nbytes == 2 * 8 * 8 + 8
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_gradients_reach_every_parameter_and_are_finite(name: str) -> None:
+def test_gradients_of_every_parameter_are_finite_and_nonzero(name: str) -> None:
     """Gradients must exceed rounding errors. With a single context point, gradients of keys are only rounding
     errors.
     """
