@@ -17,7 +17,7 @@ from iclbench.core.errors import UsageError
 from iclbench.registry import BACKBONES
 from tests.contracts.cases import check_contracts, split_cases
 
-# Small settings that use every part of the model. A backbone that is not listed is built with its defaults.
+# Small settings that together use every part of a model. A backbone that is not listed is built with its defaults.
 SMALL: dict[str, list[dict[str, object]]] = {
     "gpt2": [
         {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3},
@@ -97,9 +97,9 @@ SMALL: dict[str, list[dict[str, object]]] = {
 ONE_MIXER = [name for name in BACKBONES.architectures() if issubclass(BACKBONES.get(name), UniformModel)]
 # `make test` checks fewer contracts for these models than for `hybrid`, which has the same code except for the mixers.
 MIXER_MODELS = [*ONE_MIXER, "mambaformer"]
-# The heads that are checked for backbones whose other heads need no separate checks, because these use the same code,
-# the code of a base class (other tests compare both), or the code of a backbone that differs only in its pooled
-# encoders. Backbones that are not listed are checked with every head.
+# The heads that are checked for some backbones. Their other heads need no separate checks, because they use the same
+# code as a checked head, or the code of another backbone that is checked with every head. Backbones that are not listed
+# are checked with every head.
 HEADS: dict[str, tuple[str, ...]] = {
     "canp": ("gaussian", "categorical", "event"),
     "anp": ("gaussian", "categorical"),
@@ -116,17 +116,17 @@ HEADS: dict[str, tuple[str, ...]] = {
 
 
 def fast_heads(name: str) -> tuple[str, ...]:
-    """The heads that `make test` checks."""
+    """Return the heads that `make test` checks."""
     return HEADS.get(name, BACKBONES.get(name).heads)
 
 
 def is_slow_head(name: str, head: str) -> bool:
-    """Return whether only `make test-slow` checks a head. It checks all combinations of mixers and heads."""
+    """Return whether a head is checked only by `make test-slow`, which checks all combinations of mixers and heads."""
     return name in MIXER_MODELS and head not in fast_heads(name)
 
 
 def all_heads(name: str) -> tuple[str, ...]:
-    """The heads that `make test` or `make test-slow` checks."""
+    """Return the heads that `make test` or `make test-slow` checks."""
     return tuple(BACKBONES.get(name).heads) if name in MIXER_MODELS else fast_heads(name)
 
 
@@ -162,7 +162,7 @@ def reads_related(name: str, settings: dict[str, object]) -> bool:
 
 
 def head_of_other_settings(name: str, settings: dict[str, object]) -> str:
-    """The head with which all settings of a backbone except the first are checked."""
+    """Return the head with which all settings of a backbone except the first ones are checked."""
     if BACKBONES.get(name).reads_only_events():
         return "event"
     return "categorical" if "variant" in settings else "gaussian"

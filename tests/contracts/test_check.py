@@ -1,4 +1,4 @@
-"""`iclbench check` covers the code paths of training and evaluation, with and without related datasets."""
+"""`iclbench check` covers all code paths of training and evaluation, with and without related datasets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Settings(BackboneSettings):
 
 
 class Sum(RecurrentBlock):
-    """Sums a function of its tokens, except invalid tokens."""
+    """Returns the running sum of a function of its tokens. Invalid tokens are omitted."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ def test_a_correct_model_passes_with_and_without_related_datasets(capsys: pytest
         (CheatsAfterAState, ("later_points_change_nothing",), "(point head, related datasets)"),
     ],
 )
-def test_a_model_that_looks_ahead_on_only_one_path_fails(
+def test_a_model_that_looks_ahead_in_only_one_code_path_fails(
     cls: type[Net], contracts: tuple[str, ...], where: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, lines = run_check(cls, capsys)
@@ -167,7 +167,7 @@ def test_an_event_model_is_checked_on_events_and_fails_if_it_reads_the_event_it_
     assert any(line.startswith("FAILED no_answer_sees_its_own_label (event head): ") for line in lines)
 
 
-def test_check_builds_the_class_with_the_parameter_budgets_of_presets(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_builds_a_model_of_each_parameter_budget_of_the_presets(capsys: pytest.CaptureFixture[str]) -> None:
     _, lines = run_check(Net, capsys)
     sizes = ("25.0 k", "100 k", "200 k", "400 k")
     assert lines[:4] == [f"ok     a_size_meets_the_budget ({size} parameters)" for size in sizes]
@@ -188,13 +188,13 @@ class ZeroReadOut(Net):
 
 
 class Wide(Net):
-    """A class whose default size takes 4 GB."""
+    """A class whose models take 4 GB with the default settings."""
 
     class Settings(BackboneSettings):
         width: int = 2**15
 
 
-def test_a_model_with_parameters_initialised_to_zero_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_whose_output_is_initialised_to_zero_passes(capsys: pytest.CaptureFixture[str]) -> None:
     code, lines = run_check(ZeroReadOut, capsys)
     assert code == 0, [line for line in lines if line.startswith("FAILED")]
 

@@ -16,7 +16,7 @@ from iclbench.core.predictor import Predictor, State, StoredPoints
 
 
 class Sound(Predictor):
-    """Predicts the sum of y times 1 + x·x', which is a function of the set of context points."""
+    """Predicts the sum over context points of y (1 + x·x'), which does not depend on their order."""
 
     def predict_targets(self, context: Points, x_target: Tensor, related: Points | None = None) -> Point:
         y = context.y * context.mask.unsqueeze(-1)
@@ -32,7 +32,7 @@ class SeesOtherTargets(Sound):
 
 
 class JointDependsOnOrder(Sound):
-    """A predictor with correct marginals whose joint score gives later targets a higher weight."""
+    """A predictor with correct marginals. Its joint score gives later targets a higher weight."""
 
     def joint_scores(
         self, answer: Prediction, context: Points, targets: Points, scored: Tensor, related: Points | None = None
@@ -146,7 +146,7 @@ class Flat(Sound):
 
 
 class ReadsRelated(Sound):
-    """Adds half of the same sum for each related dataset."""
+    """Adds half of the corresponding sum over each related dataset."""
 
     uses_related = True
 
@@ -187,7 +187,7 @@ class FirstPointMattersMore(ReadsRelated):
 
 
 class Removes(Sound):
-    """Removes points by adding points with the negative outputs."""
+    """Removes points by adding the same points with negated outputs."""
 
     removes_points = True
 
@@ -222,7 +222,7 @@ class RaisesTheLoss(Trained):
 
 
 class HasAnUnsavedWeight(Trained):
-    """Uses a number that is not stored in the weights file, and that differs in a deep copy."""
+    """Uses a number that is not stored in the weights file and is different in a deep copy."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -275,7 +275,7 @@ def test_a_predictor_without_faults_passes_all_contracts(predictor: type[Predict
 def test_a_predictor_with_one_fault_fails_the_contract(contract: str, predictor: type[Predictor]) -> None:
     broken = failures(predictor(), example_episodes(related=3))
     assert contract in broken
-    assert len(broken[contract]) > 20, "the failure should be a sentence"
+    assert len(broken[contract]) > 20, "the message of a failure should be a sentence"
 
 
 def test_every_contract_has_a_predictor_that_breaks_it() -> None:

@@ -1,4 +1,4 @@
-"""Every registered estimator passes every contract with the settings of every baseline card."""
+"""Every registered estimator passes every contract, with the settings of each baseline card."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from iclbench.families.linear import SparseLinear
 from iclbench.registry import ESTIMATORS
 from tests.contracts.cases import check_contracts, split_cases
 
-# Estimators for a single family, which are tested with the family.
+# Estimators for a single family. They are tested together with the family.
 OF_ONE_FAMILY = (
     "climate-oracle",
     "gp-",
@@ -31,9 +31,9 @@ OF_ONE_FAMILY = (
     "table-gp-",
 )
 BASELINES = [name for name in card_names("baselines") if not load_baseline(name)[1].estimator.startswith(OF_ONE_FAMILY)]
-# Steps of Adam amplify float32 rounding.
+# Training with Adam amplifies rounding errors of float32.
 LOOSE = {"mlp": Tolerance(1e-3, 1e-3)}
-# The contracts do not depend on the length of the fit.
+# Settings that shorten the fit, which has no effect on the contracts.
 SHORT: dict[str, dict[str, object]] = {
     "xgboost": {"n_estimators": 3},
     "mlp": {"steps": 30},
@@ -44,7 +44,7 @@ SHORT: dict[str, dict[str, object]] = {
 }
 CLASSES = 3
 MARKS = 3
-# Estimators that are given the family of the task.
+# Estimators that need the family of the task.
 NEED_FAMILY = ("feature-ridge", "spike-and-slab")
 SPARSE = SparseLinear(SparseLinear.Parameters(dim=4, sparsity=2))
 
@@ -116,7 +116,7 @@ def test_the_prediction_from_an_empty_context_is_zero_or_uniform() -> None:
     ],
 )
 def test_predictions_have_the_dtype_of_the_points(baseline: str, dtype: torch.dtype) -> None:
-    """The dtype is checked for every method, with and without a context."""
+    """The dtype is checked with and without a context."""
     predictor = build(baseline)
     episodes = episodes_for(predictor)
     context, targets = episodes.context.to(dtype=dtype), episodes.targets.to(dtype=dtype)
@@ -132,7 +132,7 @@ def test_predictions_have_the_dtype_of_the_points(baseline: str, dtype: torch.dt
     "baseline",
     ["gd", "gp-rbf", "hawkes-mle", "knn-3", "lasso-1e-2", "least-squares", "markov-marks", "mean", "renewal", "ridge"],
 )
-def test_methods_that_compute_in_double_precision_also_do_so_for_float32_points(baseline: str) -> None:
+def test_methods_that_compute_in_double_precision_do_so_even_for_float32_points(baseline: str) -> None:
     """Predictions for float32 points equal the rounded predictions for the same points in float64."""
     predictor = build(baseline)
     context = episodes_for(predictor).context.to(dtype=torch.float32)

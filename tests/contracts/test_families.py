@@ -1,4 +1,4 @@
-"""Every registered family passes the contracts, and each contract fails for a family with a fault."""
+"""Every registered family passes the contracts, and each contract can fail."""
 
 from dataclasses import replace
 
@@ -53,7 +53,7 @@ CHECKED_ELSEWHERE = ("gp-mixture", "sparse-linear")
     [check for check in FAMILY_CONTRACTS if check is not no_baseline_beats_a_listed_oracle],
     ids=lambda contract: contract.__name__,
 )
-def test_family_passes_the_contract(family, contract):
+def test_families_pass_the_contracts(family, contract):
     contract(family)
 
 
@@ -109,7 +109,7 @@ def test_the_contracts_can_fail(data_dir):
             return {"all": torch.tensor(True)}
 
     class NoTimes(PointProcess):
-        """Events that have the gap in place of the time."""
+        """Events with the gap in the column of the time."""
 
         def sample(self, request):
             episodes = super().sample(request)

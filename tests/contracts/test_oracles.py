@@ -1,4 +1,4 @@
-"""Oracles that a family confirms, and oracles that only a card names."""
+"""Oracles that a family confirms, and oracles that only a card claims."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def test_oracles_of_a_base_class_are_not_confirmed() -> None:
     assert Linear.lists_oracle("ridge") and not Sine.lists_oracle("ridge") and not Linear.lists_oracle("knn-3")
 
 
-def test_a_family_with_an_oracle_that_is_not_optimal_breaks_its_contract() -> None:
+def test_a_family_that_confirms_an_oracle_that_is_not_optimal_breaks_its_contract() -> None:
     no_baseline_beats_a_listed_oracle(Sine(Linear.Parameters()))
     with pytest.raises(AssertionError, match="ridge"):
         no_baseline_beats_a_listed_oracle(Claiming(Linear.Parameters()))

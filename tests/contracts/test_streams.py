@@ -35,7 +35,7 @@ def test_sequence_models_pass_the_contracts_on_streams(name: str, head: str) -> 
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", sorted(BACKBONES.architectures()))
-def test_only_causal_sequence_models_read_streams(name: str, head: str) -> None:
+def test_only_sequence_models_accept_streams(name: str, head: str) -> None:
     cls = BACKBONES.get(name)
     shape = stream_shape(head)
     if issubclass(cls, SequenceBackbone):
@@ -45,7 +45,7 @@ def test_only_causal_sequence_models_read_streams(name: str, head: str) -> None:
             cls(cls.Settings(), shape)
 
 
-def test_learned_positions_of_a_stream_have_one_row_per_element() -> None:
+def test_the_table_of_learned_positions_has_one_row_per_element_of_a_stream() -> None:
     shape = stream_shape("categorical")
     settings = {"layers": 1, "width": 16, "heads": 2, "positions": "learned"}
     backbone = build("gpt2", BACKBONES.get("gpt2"), settings, shape)
