@@ -56,7 +56,7 @@ def test_the_error_for_an_argument_that_is_not_a_task_shows_the_correct_call(inp
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, True, None, "0", 2**63, np.bool_(True)])
-def test_a_seed_that_is_not_an_integer_from_0_to_63_bits_is_refused(inputs: Inputs, seed: Any, tmp_path: Path) -> None:
+def test_a_seed_that_is_not_a_nonnegative_63_bit_integer_is_refused(inputs: Inputs, seed: Any, tmp_path: Path) -> None:
     for call in (
         lambda: inputs.task.sample(2, seed),
         lambda: icl.backbone("gpt2", inputs.task, seed=seed, **SIZE),
@@ -88,7 +88,7 @@ def test_unusable_devices_are_refused(inputs: Inputs, run: Run, device: Any, cod
             call()
 
 
-def test_a_device_may_be_a_torch_device(inputs: Inputs, run: Run) -> None:
+def test_devices_may_be_torch_devices(inputs: Inputs, run: Run) -> None:
     cpu = torch.device("cpu")
     assert inputs.task.sample(2, device=cpu).context.x.device == cpu
     icl.fit(inputs.model, inputs.task, 1, device=cpu, progress=False)
@@ -154,7 +154,7 @@ def test_numbers_may_be_numpy_or_torch_scalars(inputs: Inputs) -> None:
         (lambda i: icl.plot.learning_curves(i.values, metric=3), ["metric", "string", 3]),
     ],
 )
-def test_arguments_of_other_types_are_refused(inputs: Inputs, call: Callable[[Inputs], Any], names: list[Any]) -> None:
+def test_arguments_of_wrong_types_are_refused(inputs: Inputs, call: Callable[[Inputs], Any], names: list[Any]) -> None:
     with refused("bad-value", *names):
         call(inputs)
 
@@ -250,7 +250,7 @@ def test_a_class_defined_in_main_cannot_be_given_by_name(
     *messages, module = capsys.readouterr().out.splitlines()
     assert len(messages) == 3
     assert all("__main__:Net" in message and "icl.fit(Net(...), task)" in message for message in messages)
-    assert module == "my_net", "a module that the user names is trusted"
+    assert module == "my_net", "a module named by the user is trusted"
 
 
 def test_a_task_can_be_used_after_the_working_directory_has_changed(

@@ -1,4 +1,4 @@
-"""Runs as scikit-learn estimators: scikit-learn's checks, invariances, context sizes and input types."""
+"""Runs used as scikit-learn estimators: scikit-learn's checks, invariances, context sizes and input types."""
 
 import warnings
 from dataclasses import replace
@@ -139,8 +139,8 @@ def test_a_training_set_larger_than_the_context_causes_one_warning(causal_run: R
         InContextRegressor(causal_run).fit(X[:20], y[:20])
 
 
-def test_a_run_trained_on_as_many_points_as_rows_uses_all_rows(tmp_path: Path) -> None:
-    """`ContextSizeWarning` advises such a run."""
+def test_a_run_trained_with_as_many_points_as_there_are_rows_uses_all_rows(tmp_path: Path) -> None:
+    """`ContextSizeWarning` advises to train such a run."""
     task = icl.task("linear", preset="smoke", points=40)
     long_run = icl.train(task, "gpt2", results=tmp_path, steps=1, progress=False)
     X, y = np.eye(40, 2), np.arange(40.0)
@@ -156,7 +156,7 @@ def test_a_set_model_uses_up_to_a_thousand_rows_per_context(run: Run) -> None:
         warnings.simplefilter("error")
         model = InContextRegressor(run).fit(X[:1000], X[:1000, 0])
     assert [len(member.rows) for member in model.model_.members] == [1000]
-    assert "20 rows" in model.remarks_[0], "the length of the contexts in training"
+    assert "20 rows" in model.remarks_[0], "the warning names the size of contexts in training"
     with pytest.warns(ContextSizeWarning, match="1000 of the 1500 rows"):
         model = InContextRegressor(run, n_contexts=2).fit(X, X[:, 0])
     assert [len(member.rows) for member in model.model_.members] == [1000, 1000]
@@ -194,7 +194,7 @@ def test_random_columns_are_selected_if_there_are_more_than_in_training(causal_r
 SMALL = {"layers": 1, "width": 8, "heads": 2, "hidden": 8}
 
 
-def test_cells_can_use_more_columns_than_in_training(tmp_path: Path) -> None:
+def test_the_backbone_cells_can_use_more_columns_than_in_training(tmp_path: Path) -> None:
     task = icl.task("linear", preset="smoke", dim=2, head="gaussian")
     cells = icl.train(task, "cells", results=tmp_path, steps=2, progress=False, settings=SMALL)
     rng = np.random.default_rng(1)
@@ -237,7 +237,7 @@ def test_frames_may_have_categories_dates_and_missing_values(run: Run, classifie
     )
 
 
-def test_intervals_are_those_of_the_predicted_distribution(run: Run) -> None:
+def test_intervals_equal_those_of_the_predicted_distribution(run: Run) -> None:
     rng = np.random.default_rng(1)
     X, y = rng.normal(size=(15, 10)), 1e9 * (3 + rng.normal(size=15))
     model = InContextRegressor(run).fit(X, y)
@@ -258,7 +258,7 @@ def test_intervals_are_those_of_the_predicted_distribution(run: Run) -> None:
         (InContextRegressor, {"y_dim": 3}, "3 outputs.*icl.predict"),
     ],
 )
-def test_runs_for_inputs_other_than_rows_of_features_are_refused(
+def test_runs_whose_inputs_are_not_feature_vectors_are_refused(
     run: Run, classifier_run: Run, estimator: type, shape: dict, names: str
 ) -> None:
     trained = icl.load(run if estimator is InContextRegressor else classifier_run)
@@ -267,7 +267,7 @@ def test_runs_for_inputs_other_than_rows_of_features_are_refused(
         estimator(trained).fit(np.eye(4), [0, 1, 0, 1])
 
 
-def test_outputs_with_infinite_squares_are_predicted(run: Run) -> None:
+def test_outputs_whose_squares_overflow_are_predicted(run: Run) -> None:
     rng = np.random.default_rng(1)
     X, y = rng.normal(size=(15, 10)), rng.normal(size=15)
     plain, huge = (InContextRegressor(run).fit(X, a * y).predict(X) for a in (1.0, 2.0**900))
@@ -287,7 +287,7 @@ def test_columns_in_another_order_are_refused(run: Run) -> None:
         model.predict(numbered[[1, 0, 2]])
 
 
-def test_unsuitable_runs_and_numbers_of_members_are_refused(run: Run, classifier_run: Run) -> None:
+def test_unsuitable_runs_and_invalid_numbers_of_members_are_refused(run: Run, classifier_run: Run) -> None:
     X, y = np.zeros((4, 5)), np.arange(4.0)
     with pytest.raises(ValueError, match="InContextClassifier"):
         InContextRegressor(classifier_run).fit(X[:, :5], y)

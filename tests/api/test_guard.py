@@ -63,7 +63,7 @@ STATES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 
 
 def weights_digest(model: torch.nn.Module) -> str:
-    """A digest of the names, types and values of all weights."""
+    """Return a digest of the names, types and values of all weights."""
     return digest({name: t.detach().numpy() for name, t in model.state_dict().items()})
 
 
@@ -72,7 +72,7 @@ def digest(value: Any) -> str:
 
 
 def public_outputs(folder: Path) -> dict[str, Any]:
-    """The outputs of every kind of public function."""
+    """Return outputs of every kind of public function."""
     small = icl.task("linear", "smoke", dim=2, points=5, episodes=8)
     gp_mixture = icl.task("gp-mixture", "smoke")
     events = icl.task("point-process", "smoke")
@@ -133,7 +133,7 @@ def test_contracts_hold_in_every_global_state_of_torch(state: str) -> None:
 
 
 def members(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The public methods and properties of a class that are defined in iclbench."""
+    """Yield the public methods and properties of a class that are defined in iclbench."""
     for base in cls.__mro__:
         if not base.__module__.startswith("iclbench."):
             continue
@@ -149,7 +149,7 @@ def members(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def test_every_public_function_is_guarded() -> None:
-    """Public names are guarded, or listed above as names that do not compute with torch."""
+    """Every public name is either guarded or listed above because it does not compute with torch."""
     missing = []
     for name in set(icl.__all__) - NO_TENSORS:
         value = getattr(icl, name)
@@ -187,7 +187,7 @@ def test_dropout_in_threads_gives_the_weights_of_sequential_training() -> None:
         assert list(pool.map(trained_weights, range(8))) == expected
 
 
-def test_models_on_meta_and_training_of_inference_tensors_are_refused() -> None:
+def test_models_on_the_meta_device_and_training_of_inference_tensors_are_refused() -> None:
     task = icl.task("linear", "smoke", dim=2, episodes=4)
     model = icl.CNP(task, width=8)
     for call in (
@@ -205,7 +205,7 @@ def test_models_on_meta_and_training_of_inference_tensors_are_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_evaluating_a_model_in_another_precision_raises_an_error(dtype: torch.dtype) -> None:
+def test_evaluating_a_model_that_is_not_in_single_precision_raises_an_error(dtype: torch.dtype) -> None:
     task = icl.task("linear", "smoke", dim=2, episodes=4)
     with refused("bad-value", dtype, "model.float()"):
         icl.evaluate([icl.CNP(task, width=8).to(dtype), "zero"], task)

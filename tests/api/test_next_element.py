@@ -20,7 +20,7 @@ def model(task: str, **settings: object) -> Backbone:
 
 
 def streamed(backbone: Backbone, lines: list[str]) -> list[list[float]]:
-    """The answers of a stream to queries before the first line and after each line."""
+    """Return the answers of a stream to queries before the first line and after each line."""
     queries = ["?"] + [text for line in lines for text in (line, "?")]
     if backbone.shape.y_dim > 1 and backbone.shape.classes is None:
         queries = [",".join(["?"] * backbone.shape.y_dim) if text == "?" else text for text in queries]

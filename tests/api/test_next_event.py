@@ -84,13 +84,13 @@ def test_the_error_for_an_unsuitable_model_names_the_function_to_use(model: Back
         icl.next_event(icl.CNP(icl.task("linear", "smoke")), TIMES)
 
 
-def test_times_of_a_run_are_in_the_unit_of_its_training_file(tmp_path: Path) -> None:
+def test_times_for_a_run_are_in_the_unit_of_its_training_file(tmp_path: Path) -> None:
     times, marks = sequence_files.sequences(count=20, kinds=3)
     path = sequence_files.write_jsonl(tmp_path / "events.jsonl", [64 * time for time in times], marks)
     run = icl.train(icl.task("events", "smoke", path=str(path)), "thp", results=tmp_path / "results", steps=5)
     trained = icl.load(run)
     unit = trained.family.time_unit
-    assert unit > 10  # the unit is the mean gap of the training file
+    assert unit > 10  # the unit of time is the mean gap in the training file
     expected = icl.next_event(trained.model, TIMES, MARKS)
     for model in (run, trained):
         frame = icl.next_event(model, unit * TIMES, MARKS)
@@ -99,7 +99,7 @@ def test_times_of_a_run_are_in_the_unit_of_its_training_file(tmp_path: Path) -> 
         np.testing.assert_allclose(frame["p1"], expected["p1"], rtol=1e-5)
 
 
-def test_a_run_of_events_is_not_a_regressor(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_run_on_events_cannot_be_used_as_a_regressor(tmp_path_factory: pytest.TempPathFactory) -> None:
     results = tmp_path_factory.mktemp("results")
     run = icl.train(icl.task("point-process", "smoke"), "thp", results=results, steps=5)
     assert len(icl.next_event(icl.load(run), TIMES, MARKS)) == 4
@@ -133,7 +133,7 @@ def test_predictions_equal_those_of_a_stream(name: str, start: float | None, dat
     """The observation starts at the first event, as in training, or at a given time."""
     trained, times, marks = date_models[name], 1.7e9 + 40 * TIMES, MARKS
     frame = icl.next_event(trained, times, marks, start=start)
-    assert len(frame) == (3 if start is None else 4), "a start is not an event"
+    assert len(frame) == (3 if start is None else 4), "without a start, the first event is not predicted"
     limits = torch.finfo(torch.float32)
     clock = Clock.of_family(trained.family, start)
     lines = [f"{t!r},{m}" for t, m in zip(times.tolist(), marks.tolist(), strict=True)]
@@ -149,8 +149,8 @@ def test_predictions_equal_those_of_a_stream(name: str, start: float | None, dat
 
 
 @pytest.mark.parametrize("name", ["cnp", "gpt2"])
-def test_no_prediction_is_infinite(name: str, date_models: dict[str, Trained]) -> None:
-    """Dates in a sequence that starts at 0 give finite predictions or raise an error."""
+def test_predictions_for_dates_are_finite_or_raise_an_error(name: str, date_models: dict[str, Trained]) -> None:
+    """The sequence starts at 0 and contains dates in seconds since 1970."""
     try:
         frame = icl.next_event(date_models[name], 1.7e9 + 40 * TIMES, MARKS, start=0.0)
     except UsageError as error:
@@ -159,7 +159,7 @@ def test_no_prediction_is_infinite(name: str, date_models: dict[str, Trained]) -
         assert np.isfinite(frame.to_numpy(float)).all()
 
 
-def test_the_start_must_be_a_time_before_the_first_event_or_first(model: Backbone) -> None:
+def test_the_start_must_be_a_time_before_the_first_event_or_the_word_first(model: Backbone) -> None:
     assert len(icl.next_event(model, TIMES, MARKS, start="first")) == 3
     with refused("bad-value", "start", "'soon'"):
         icl.next_event(model, TIMES, MARKS, start="soon")

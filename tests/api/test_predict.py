@@ -119,7 +119,7 @@ def test_a_context_may_be_empty(run: Run) -> None:
         ((X[None][:0], Y[None][:0], QUERIES[None][:0]), ["X_context", (0, 8, 10)]),
     ],
 )
-def test_arrays_of_unsuitable_shapes_or_values_are_refused(run: Run, arrays: tuple, names: list[object]) -> None:
+def test_arrays_with_unsuitable_shapes_or_values_are_refused(run: Run, arrays: tuple, names: list[object]) -> None:
     with refused("bad-value", *names):
         icl.predict(run, *arrays)
 
@@ -197,7 +197,7 @@ def test_examples_in_docstrings_are_correct() -> None:
 
 
 class _Wave(Backbone[CNP.Settings], abstract=True):
-    """Predicts that all outputs equal one standard normal number, up to noise with standard deviation 0.1."""
+    """Predicts that all outputs are equal to one standard normal variable, plus noise with standard deviation 0.1."""
 
     def predict_targets(self, context: Points, x_target: Tensor, related: Points | None = None) -> JointGaussian:
         ones = torch.ones_like(x_target)

@@ -39,7 +39,7 @@ def test_every_public_name_is_documented(name: str) -> None:
 
 
 def stub_names() -> dict[str, list[str]]:
-    """The names in `iclbench/__init__.pyi`, by the module from which they are imported."""
+    """Return the names in `iclbench/__init__.pyi`, grouped by the module from which they are imported."""
     names: dict[str, list[str]] = {}
     for node in ast.parse(Path(icl.__file__).with_suffix(".pyi").read_text()).body:
         if isinstance(node, ast.ImportFrom):

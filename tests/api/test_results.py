@@ -87,7 +87,7 @@ def test_a_chart_shows_the_requested_metric(scores: pd.DataFrame, specs: dict[st
 
 
 def contestant_order(chart: alt.TopLevelMixin) -> list[str]:
-    """The contestants of a leaderboard, from top to bottom."""
+    """Return the contestants of a leaderboard, from top to bottom."""
     return chart.to_dict()["layer"][0]["encoding"]["y"]["sort"]
 
 
@@ -97,7 +97,7 @@ def ranked(rows: pd.DataFrame, name: str, ascending: bool) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_leaderboard_ranks_by_the_metric_in_its_direction(scores: pd.DataFrame) -> None:
+def test_the_leaderboard_sorts_by_the_metric_from_best_to_worst(scores: pd.DataFrame) -> None:
     plain = scores[scores["shift"].eq("none")]
     for name, ascending in (("auc", True), ("score", False)):
         chart = icl.plot.leaderboard(scores, metric=name)
@@ -112,7 +112,7 @@ def test_the_leaderboard_ranks_by_the_metric_in_its_direction(scores: pd.DataFra
 
 
 @pytest.mark.slow
-def test_the_leaderboard_ranks_accuracies_and_tests_of_a_family() -> None:
+def test_the_leaderboard_can_rank_by_accuracy_and_by_tests_of_a_family() -> None:
     task = icl.task("bursty", "smoke", episodes=8)
     rows = icl.evaluate([icl.CNP(task), *task.baselines], task)
     leaderboard = icl.plot.leaderboard(rows)
@@ -151,7 +151,7 @@ def test_charts_have_titles(specs: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_charts_without_rows_or_of_an_ambiguous_task_are_refused(scores: pd.DataFrame) -> None:
+def test_charts_of_no_rows_or_of_an_ambiguous_task_are_refused(scores: pd.DataFrame) -> None:
     with refused("nothing-to-do"):
         icl.plot.probe(scores)
     with refused("nothing-to-do"):

@@ -34,7 +34,7 @@ def baseline_options(baselines: list[str]) -> list[str]:
 
 @pytest.mark.slow
 def test_rows_equal_those_of_the_command(run: Run, linear: Task, results: Path) -> None:
-    # mlp, which the next test evaluates, trains a network for every context. Trees would have to be compiled first.
+    # The baseline mlp is slow, and the next test evaluates it. Decision trees would have to be compiled first.
     fast_baselines = [name for name in linear.baselines if name not in ("mlp", "decision-tree-2")]
     rows = icl.evaluate([run, *fast_baselines], linear, ["none", "orthants"])
     assert_rows_of_the_command(rows, results, "--shift", "orthants", *baseline_options(fast_baselines))
@@ -53,7 +53,7 @@ def test_rows_of_a_random_estimator_equal_those_of_the_command(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_rows_of_a_run_on_another_task_name_its_training_task(run: Run, results: Path) -> None:
+def test_rows_of_a_run_that_was_trained_on_another_task_name_this_task(run: Run, results: Path) -> None:
     other_task = icl.task("noisy-linear", "smoke", dim=10, head="gaussian", points=20, episodes=16)
     rows = icl.evaluate([run, "ridge", "zero"], other_task, device="cpu")
     model = rows[rows["kind"].eq("backbone")]
@@ -90,12 +90,12 @@ def test_gaps_and_scores_of_targets_equal_those_of_the_command(tmp_path: Path) -
     assert_rows_of_the_command(rows, tmp_path, *baseline_options(baselines))
 
 
-def test_all_selects_the_shifts_of_the_card() -> None:
+def test_the_word_all_selects_the_shifts_of_the_card() -> None:
     task = icl.task("linear", "smoke", dim=2, episodes=8)
     assert set(icl.evaluate("zero", task, "all")["shift"]) == {task.config.shift_name(s) for s in task.config.shifts}
 
 
-def test_rows_of_a_model_in_memory_contain_the_variant_task_and_seed_of_its_training() -> None:
+def test_rows_of_a_model_in_memory_contain_variant_task_and_seed_of_its_training() -> None:
     task, other = (icl.task(name, "smoke", dim=2, episodes=8) for name in ("linear", "noisy-linear"))
     model, untrained = (icl.CNP(task, width=8) for _ in range(2))
     icl.fit(model, task, 1, seed=7, progress=False)
@@ -119,7 +119,7 @@ def test_rows_of_a_model_in_memory_contain_the_variant_task_and_seed_of_its_trai
 
 
 @pytest.mark.slow
-def test_charts_omit_rows_of_other_task_settings_with_a_warning() -> None:
+def test_charts_omit_rows_with_different_task_settings_with_a_warning() -> None:
     tasks = [icl.task("linear", "smoke", dim=dim, episodes=8) for dim in (2, 3)]
     frames = [icl.evaluate([icl.CNP(task, width=8), "zero", "ridge"], task) for task in tasks]
     with pytest.warns(UserWarning, match=r"linear · smoke · none.* 3 ") as warnings:
@@ -130,7 +130,7 @@ def test_charts_omit_rows_of_other_task_settings_with_a_warning() -> None:
 
 
 @pytest.mark.slow
-def test_rows_of_two_calls_can_share_a_chart_if_model_names_differ() -> None:
+def test_rows_of_two_calls_can_be_in_one_chart_if_the_names_of_models_differ() -> None:
     task = icl.task("linear", "smoke", dim=2, episodes=8)
     one, other = (icl.CNP(task, width=8, seed=seed) for seed in (0, 1))
     rows = [icl.evaluate([model, "zero", name], task) for model, name in ((one, "ridge"), (other, "mean"))]
@@ -154,7 +154,9 @@ def test_models_trained_with_several_seeds_are_runs_of_one_contestant() -> None:
     variant = frames[0]["variant"].dropna().iloc[0][:4]
     assert set(re.findall(r'"contestant": "(cnp[^"]*)"', chart)) == {"cnp"}
     runs = [f"cnp-{variant}-s{seed}" for seed in (0, 1)]
-    assert set(re.findall(r'"series": "(cnp[^"]*)"', chart)) == {*runs, "; ".join(runs)}, "the runs and their mean"
+    assert set(re.findall(r'"series": "(cnp[^"]*)"', chart)) == {*runs, "; ".join(runs)}, (
+        "the chart contains all runs and their mean"
+    )
 
 
 def test_models_with_the_same_name_are_numbered() -> None:
@@ -169,7 +171,9 @@ def test_models_with_the_same_name_are_numbered() -> None:
 def test_models_and_baselines_with_the_same_name_have_separate_rows() -> None:
     task = icl.task("linear", "smoke", dim=2, episodes=8)
     one, other = (icl.CNP(task, width=8, seed=seed) for seed in (0, 1))
-    same_name_model = type("ridge", (type(one),), {})(one.settings, one.shape)  # a class with the name of a baseline
+    same_name_model = type("ridge", (type(one),), {})(
+        one.settings, one.shape
+    )  # a class with the same name as a baseline
     values = icl.evaluate([same_name_model, one, other, "ridge", "zero", "zero"], task, "none")
     assert set(values["contestant"]) == {"ridge-2", "cnp", "cnp-2", "ridge", "zero"}
     with refused("bad-value", "'b'", "'zero'"):

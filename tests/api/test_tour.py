@@ -14,7 +14,7 @@ SHORTENED = {"steps=500": "steps=20", 'name="tour", ': 'name="tour", steps=20, '
 
 
 def run_notebook(folder: Path, replacements: dict[str, str]) -> dict[str, Any]:
-    """Run all cells of the notebook in an empty folder, and return the global names."""
+    """Run all cells of the notebook in an empty folder, and return its global variables."""
     cells = ["".join(cell["source"]) for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
     for code, replacement in replacements.items():
         assert sum(cell.count(code) for cell in cells) == 1

@@ -21,7 +21,7 @@ from tests.refusals import refused
 SIZE = {"layers": 1, "width": 16, "heads": 2}
 
 
-def test_the_command_train_and_fit_give_equal_weights(tmp_path: Path) -> None:
+def test_the_command_train_and_the_functions_train_and_fit_give_equal_weights(tmp_path: Path) -> None:
     task = icl.task("linear", "smoke", dim=3)
     overrides = ["-o", "task.dim=3", *(word for k, v in SIZE.items() for word in ("-o", f"backbone.{k}={v}"))]
     command = ["train", "linear", "gpt2", "-p", "smoke", "--seed", "3", "-o", "train.steps=12", *overrides]
@@ -31,7 +31,7 @@ def test_the_command_train_and_fit_give_equal_weights(tmp_path: Path) -> None:
     assert run.weights.read_bytes() == command_weights.read_bytes()
     assert icl.train(task, "gpt2", seed=3, results=tmp_path / "function", settings=SIZE, steps=12).finished
     model = icl.GPT2(task, seed=3, **SIZE)
-    # Unlike `fit`, a run does not scale warm-up and curriculum with the steps.
+    # Unlike `fit`, the command does not scale warm-up and curriculum with the steps.
     history = icl.fit(model, task, seed=3, progress=False, **{"steps": 12} | _unscaled(task))
     assert isinstance(history, pd.DataFrame) and history["step"].iloc[-1] == 12
     for name, weights in run.load().state_dict().items():
@@ -53,7 +53,7 @@ def test_warm_up_and_curriculum_scale_with_the_steps() -> None:
         assert abs(shorter.curriculum.dims.at(step, 20) - settings.curriculum.dims.at(4 * step, 20)) <= 1
 
 
-def test_a_given_part_of_the_curriculum_does_not_change_the_other_part() -> None:
+def test_a_given_curriculum_setting_does_not_change_the_other_curriculum_settings() -> None:
     task = icl.task("linear", "small", dim=5)
     preset, trainings = task.sizes.train, []
     model = icl.GPT2(task, **SIZE)
@@ -104,7 +104,7 @@ def test_a_model_that_is_unsuitable_for_the_task_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("built_for", "trained_on"), [("gp-mixture", "linear"), ("linear", "gp-mixture")])
-def test_a_model_for_the_other_question_is_not_trained(built_for: str, trained_on: str) -> None:
+def test_training_a_model_that_was_built_for_the_other_question_is_refused(built_for: str, trained_on: str) -> None:
     tasks = {
         "gp-mixture": icl.task("gp-mixture", "smoke", head="gaussian", episodes=2, points=4, targets=2, max_related=0),
         "linear": icl.task("linear", "smoke", dim=1, head="gaussian", episodes=2, points=4),
@@ -112,10 +112,10 @@ def test_a_model_for_the_other_question_is_not_trained(built_for: str, trained_o
     model, task = icl.TNP(tasks[built_for], **SIZE), tasks[trained_on]
     with refused("not-applicable", "'next'", "'targets'"):
         icl.fit(model, task, 1, batch=2, progress=False)
-    assert len(icl.evaluate(model, task)), "a model can be evaluated on a task of the other question"
+    assert len(icl.evaluate(model, task)), "such a model can still be evaluated"
 
 
-def test_a_model_that_cannot_be_trained_does_not_change() -> None:
+def test_a_refused_training_run_does_not_change_the_model() -> None:
     short_task, task = (icl.task("linear", "smoke", dim=2, points=points) for points in (4, 9))
     model = icl.backbone("gpt2-learned", short_task, **SIZE)
     initial = {name: weights.clone() for name, weights in model.state_dict().items()}
@@ -127,7 +127,7 @@ def test_a_model_that_cannot_be_trained_does_not_change() -> None:
         icl.fit(icl.CNP(task, width=8).double(), task, 1, batch=2, progress=False)
 
 
-def test_a_model_is_in_eval_mode_after_a_training_that_diverges() -> None:
+def test_a_model_is_in_eval_mode_after_its_training_has_diverged() -> None:
     task = icl.task("linear", "smoke", dim=2)
     model = icl.CNP(task, width=8).eval()
     with torch.no_grad():
@@ -144,13 +144,13 @@ def test_models_in_memory_are_not_evaluated_during_training() -> None:
     assert history["step"].tolist() == [1]
 
 
-def test_the_registered_name_of_a_model_distinguishes_its_variants() -> None:
+def test_registered_name_returns_the_name_with_which_a_model_was_built() -> None:
     task = icl.task("linear", "smoke", dim=2)
     for name in ("gpt2", "gpt2-rotary", "coqe-learned", "cnp"):
         assert registered_name(icl.backbone(name, task)) == name
 
 
-def test_a_finished_run_cannot_be_trained_with_other_settings(tmp_path: Path) -> None:
+def test_a_completed_run_cannot_be_trained_with_different_settings(tmp_path: Path) -> None:
     task = icl.task("linear", "smoke", dim=2)
     run = icl.train(task, "gpt2", results=tmp_path, settings=SIZE, steps=6, progress=False)
     assert isinstance(run, Run) and run.finished
@@ -158,7 +158,7 @@ def test_a_finished_run_cannot_be_trained_with_other_settings(tmp_path: Path) ->
         icl.train(task, "gpt2", results=tmp_path, settings=SIZE, steps=7, progress=False)
 
 
-def test_interrupted_training_is_recorded_with_its_finished_steps() -> None:
+def test_interrupted_training_is_recorded_with_the_number_of_completed_steps() -> None:
     task = icl.task("linear", "smoke", dim=2, episodes=4)
 
     def variant(end: int | None, steps: int = 4) -> str:
@@ -173,11 +173,11 @@ def test_interrupted_training_is_recorded_with_its_finished_steps() -> None:
         (variant,) = icl.evaluate(model, task, device="cpu")["variant"].unique()
         return str(variant)
 
-    assert variant(None) == variant(4), "all steps are finished"
+    assert variant(None) == variant(4), "an interrupt after the last step has no effect"
     assert len({variant(end) for end in (1, 2, None)}) == 3
 
 
-def test_training_without_a_finished_step_is_not_recorded() -> None:
+def test_training_without_a_completed_step_is_not_recorded() -> None:
     task = icl.task("linear", "smoke", dim=2, episodes=4)
     model = icl.CNP(task, width=8)
     variants = set(icl.evaluate(model, task, device="cpu")["variant"])
