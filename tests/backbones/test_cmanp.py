@@ -48,7 +48,7 @@ def assert_same(actual: Prediction, expected: Prediction, tolerance: float) -> N
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
-def test_parameter_counts_are_those_of_the_paper() -> None:
+def test_the_number_of_parameters_equals_that_of_the_paper() -> None:
     assert CMANP(CMANP.Settings(), SHAPE).parameter_count == 1_342_406
     # Per layer, LBANP lacks the block latents, one cross-attention layer and one self-attention layer.
     block = 128 * 64 + 2 * (4 * 64 * 64 + 64 + 64 * 256 + 256 + 128 * 64 + 64) + 5 * 2 * 64
@@ -179,8 +179,8 @@ def test_memory_does_not_grow_with_the_number_of_points(work: str) -> None:
 @pytest.mark.slow
 @torch.no_grad()
 def test_memory_excluding_predictions_does_not_grow_with_the_number_of_queries() -> None:
-    """As in table 1 of the paper. A prediction consists of a mean and a standard deviation. Raw outputs stay in memory
-    until all of them are concatenated."""
+    """Table 1 of the paper states this. A prediction consists of a mean and a standard deviation. Raw outputs stay in
+    memory until all of them are concatenated."""
 
     def peak(count: int, chunk: int) -> int:
         backbone = model(dtype=torch.float32, chunk=chunk)

@@ -16,8 +16,8 @@ from tests.backbones.small_np import batch, build, unpadded_episode
 
 
 def predict_one_by_one(model: Any, x: Tensor, y: Tensor, x_target: Tensor, y_target: Tensor) -> Gaussian:
-    """Return the predictions `(Q, dy)` at all targets, each given the true outputs of earlier targets. Each target has a
-    separate pass, over a sequence that ends with this target."""
+    """Return the predictions `(Q, dy)` at all targets, each given the true outputs of earlier targets. Each prediction
+    is a separate pass over a sequence that ends with its target."""
     rows = [
         encode_next_target(model, x, y, x_target[:i], y_target[:i], x_target[i])
         if len(x) + i

@@ -88,7 +88,7 @@ def test_the_equation_of_a_mixer_is_wrapped_at_the_width_of_the_terminal(
 def test_a_class_of_the_user_is_shown_like_a_registered_backbone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As in `iclbench train`, a class that the user names is trusted. Classes that are not backbones are refused."""
+    """Classes that the user names are trusted. Classes that are not backbones are refused."""
     (tmp_path / "shown_net.py").write_text(
         "from iclbench.backbones.gpt2 import GPT2, GPT2Settings\n"
         'class MySettings(GPT2Settings):\n    depth: int = 3\n    """Blocks of a column."""\n'
