@@ -18,7 +18,7 @@ def test_values_and_gradients_equal_torch_gelu() -> None:
 
 
 def test_a_second_derivative_is_refused() -> None:
-    """A second derivative would ignore the dependence of the saved gate on x."""
+    """Otherwise, it would silently ignore how the saved gate depends on x."""
     x = torch.linspace(-1, 1, 5, requires_grad=True)
     (slope,) = torch.autograd.grad(gelu_tanh(x).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):

@@ -1,4 +1,4 @@
-"""The joint Gaussian density of all targets against SciPy and PyTorch, with bounds and masks."""
+"""The joint Gaussian density of all targets against SciPy and PyTorch, with bounded variances and masked targets."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def vectors() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def factor_rows(model: CovarianceNet, hidden: Tensor) -> Tensor:
-    """The rows P of all targets and outputs, computed with PyTorch's layers, `(B, Q dy, 20)`."""
+    """Compute the rows P for all targets and outputs, `(B, Q dy, 20)`, with PyTorch's layers."""
     for layer in model.layers:
         hidden = torch_layer(layer)(hidden)
     return model.projector(hidden).reshape(BATCH, TARGETS * OUTPUTS, 20)
@@ -51,7 +51,7 @@ def factor_rows(model: CovarianceNet, hidden: Tensor) -> Tensor:
     ],
 )
 @torch.no_grad()
-def test_tril_is_used_as_the_cholesky_factor(head: dict[str, Any], bound: Any) -> None:
+def test_the_form_tril_gives_the_cholesky_factor(head: dict[str, Any], bound: Any) -> None:
     model, (hidden, mean, y) = net(**head), vectors()
     answer = model(hidden, mean)
     actual = model.log_likelihood(answer, y, torch.ones(BATCH, TARGETS, dtype=torch.bool))
@@ -107,10 +107,10 @@ def test_a_low_rank_covariance_with_zero_factors_gives_independent_gaussians() -
     torch.testing.assert_close(actual, answer.marginals.joint_log_likelihood(y, mask), rtol=1e-9, atol=1e-9)
 
 
-def test_loss_and_gradients_are_finite_for_a_zero_diagonal() -> None:
+def test_the_density_and_its_gradients_are_finite_for_a_zero_diagonal() -> None:
     model, (hidden, mean, y) = net(scale=0.0), vectors()
     actual = model.log_likelihood(model(hidden, mean), y, torch.ones(BATCH, TARGETS, dtype=torch.bool))
-    error = (y - mean).square().sum((1, 2))  # every standard deviation is the minimum
+    error = (y - mean).square().sum((1, 2))  # all standard deviations are at the lower bound
     torch.testing.assert_close(actual, -0.5e12 * error, rtol=1e-6, atol=0)
     actual.sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())

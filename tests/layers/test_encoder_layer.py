@@ -12,7 +12,7 @@ WIDTH, HEADS, FEEDFORWARD = 12, 3, 20
 
 
 def layer() -> EncoderLayer:
-    """Build a layer in which, unlike at initialisation, biases are not 0 and norms scale and shift."""
+    """Build a layer with random biases and with norms that scale and shift."""
     torch.manual_seed(0)
     ours = EncoderLayer(WIDTH, HEADS, FEEDFORWARD).double()
     with torch.no_grad():
@@ -41,7 +41,7 @@ def test_outputs_and_gradients_equal_pytorch() -> None:
 
 @torch.no_grad()
 def test_attention_of_rows_without_visible_tokens_is_zero() -> None:
-    """The cases are sequences without tokens, without valid tokens, and without visible tokens."""
+    """A sequence has no tokens, no valid tokens, or no visible tokens."""
     ours, rows, tokens = layer(), torch.randn(2, 4, WIDTH).double(), torch.randn(2, 5, WIDTH).double()
     inner = ours.norm(rows + ours.out.bias)
     expected = ours.norm_feed(inner + ours.feed(inner))

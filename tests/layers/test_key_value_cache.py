@@ -1,4 +1,4 @@
-"""Attention of independent queries to the cached past and to themselves."""
+"""Independent queries attend to the cached past and each to itself."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from iclbench.layers.key_value_cache import attend_past_and_self
 
 
 def random_tensors(queries: int, past: int) -> list[Tensor]:
-    """Random queries, keys and values of the past, visible tokens, and keys and values of the queries."""
+    """Draw queries, keys and values of the past, a mask of visible tokens, and keys and values of the queries."""
     generator = torch.Generator().manual_seed(queries)
 
     def heads(n: int) -> Tensor:
@@ -20,7 +20,7 @@ def random_tensors(queries: int, past: int) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("past", [0, 1, 40])
-def test_attention_equals_a_mask_that_hides_all_other_queries(past: int) -> None:
+def test_attention_equals_pytorch_with_a_mask_that_hides_other_queries(past: int) -> None:
     q, k_past, v_past, visible, k, v = random_tensors(7, past)
     mask = torch.cat([visible, torch.eye(7, dtype=torch.bool).expand(3, 1, 7, 7)], -1)
     expected = F.scaled_dot_product_attention(q, torch.cat([k_past, k], 2), torch.cat([v_past, v], 2), attn_mask=mask)

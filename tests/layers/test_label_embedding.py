@@ -1,4 +1,4 @@
-"""Label embeddings are initialised with the small scale of Chan et al. 2022, on which in-context learning depends."""
+"""Label embeddings are initialised at the small scale of Chan et al. 2022, which in-context learning depends on."""
 
 import pytest
 import scipy.stats
@@ -23,11 +23,11 @@ START = scipy.stats.truncnorm(-2, 2, scale=0.02)
         ("transformer", {"layers": 1, "width": 16, "heads": 2}),
     ],
 )
-def test_label_embeddings_are_initialised_from_the_truncated_normal_of_chan_et_al(
+def test_label_embeddings_are_initialised_from_a_truncated_normal_distribution(
     name: str, settings: dict[str, int]
 ) -> None:
-    """With PyTorch's standard deviation of 1, or with that of the other weights of a model, labels would dominate
-    their tokens.
+    """Embeddings with PyTorch's standard deviation of 1, or initialised like the other weights of a model, would
+    dominate their tokens.
     """
     torch.manual_seed(0)
     shape = TaskShape(x_dim=256, points=4, classes=CLASSES, head="categorical", question="targets", x_shape=(16, 16))

@@ -17,9 +17,7 @@ RECURRENCES = [(decay, delta) for decay in ("none", "head", "row") for delta in 
 
 
 def with_strengths(*strengths: Any) -> list[tuple[str, bool, Any]]:
-    """Every recurrence with every strength of decay. Recurrences without decay are combined only with the first
-    strength.
-    """
+    """Combine every recurrence with every decay strength. Recurrences without decay get only the first strength."""
     return [
         (*recurrence, strength)
         for recurrence in RECURRENCES
@@ -40,7 +38,7 @@ def terms(tokens: int, decay: str, delta: bool, strength: float = 1.0, seed: int
 
 
 def concatenated(batches: list[Terms]) -> Terms:
-    """The terms, concatenated along the batch axis."""
+    """Concatenate terms along the batch axis."""
     tensors = [batch.tensors() for batch in batches]
     return replace(batches[0], **{name: torch.cat([t[name] for t in tensors]) for name in tensors[0]})
 
@@ -50,7 +48,7 @@ def state(seed: int = 1) -> Tensor:
 
 
 def by_token(inputs: Terms, S: Tensor) -> tuple[Tensor, Tensor]:
-    """The equations S <- (diag(e^g) + b a^T) S + k v^T and o = S^T q, computed token by token."""
+    """Compute S <- (diag(e^g) + b a^T) S + k v^T and o = S^T q token by token."""
     outputs = []
     for t in range(inputs.v.shape[2]):
         q, k, v = (tensor[:, :, t] for tensor in (inputs.q, inputs.k, inputs.v))
@@ -76,9 +74,9 @@ def test_chunks_equal_the_recurrence(decay: str, delta: bool, strength: float) -
         assert (final_state - expected_state).norm() < 1e-5 * expected_state.norm(), chunk
 
 
-# Strengths that lead to the same chunks are tested in one batch.
+# Strengths with equal chunk sizes share a batch.
 @pytest.mark.parametrize(("decay", "delta", "strengths"), with_strengths([1.0], [10.0], [100.0, 1000.0]))
-def test_gradients_equal_those_of_the_recurrence(decay: str, delta: bool, strengths: list[float]) -> None:
+def test_gradients_equal_the_gradients_of_the_recurrence(decay: str, delta: bool, strengths: list[float]) -> None:
     inputs = concatenated([terms(45, decay, delta, strength) for strength in strengths])
     S = state().repeat(len(strengths), 1, 1, 1)
     leaves = {name: t.requires_grad_() for name, t in inputs.tensors().items()} | {"state": S.requires_grad_()}
@@ -96,11 +94,11 @@ def test_gradients_equal_those_of_the_recurrence(decay: str, delta: bool, streng
         for name, one, one_float32, other in zip(leaves, actual, actual_float32, expected, strict=True):
             torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10, msg=f"{name}, chunks of {chunk}")
             for n, (a, b) in enumerate(zip(one_float32.split(B), other.split(B), strict=True)):
-                # The gradient of a decay is a small difference of terms of size `scale`. The gradient of the state can
-                # be as small as e^-18 times these terms.
+                # The gradient of a decay is a small difference of terms of size `scale`, and the gradient of the state
+                # can be e^-18 times as small as these terms.
                 scale = (inputs.q * expected[0]).split(B)[n].norm() if name in ("g", "state") else 0.0
                 assert (a - b).norm() < 1e-5 * b.norm() + 1e-6 * scale + 1e-12, f"{name}, chunks of {chunk}"
-    # The first backward pass uses saved chunks, and the second one recomputes them.
+    # The first backward pass uses the saved chunks. The second one recomputes them.
     outputs, final_state = linear_recurrence(inputs, S)
     first, second = (gradients(outputs, final_state, retain_graph=True) for _ in range(2))
     for one, other in zip(first, second, strict=True):
@@ -109,10 +107,10 @@ def test_gradients_equal_those_of_the_recurrence(decay: str, delta: bool, streng
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize(("decay", "delta", "strength"), with_strengths(1.0, 100.0))
-def test_full_pass_equals_the_recurrence_after_a_zero_state(
+def test_a_full_pass_equals_the_recurrence_from_a_zero_state(
     decay: str, delta: bool, shared: bool, strength: float
 ) -> None:
-    """Outputs and gradients are compared, for a single chunk (without products with a state) and for many chunks."""
+    """The sequence is a single chunk (without products with a state) or many chunks."""
     inputs = terms(45, decay, delta, strength)
     if shared:
         inputs = replace(inputs, q=inputs.q[:, :1], k=inputs.k[:, :1])
@@ -149,7 +147,7 @@ def test_fixed_decays_have_no_gradient_and_do_not_change_other_gradients(
         assert torch.equal(one, other)
 
 
-def test_the_state_may_require_a_gradient_without_the_inputs() -> None:
+def test_the_state_can_require_a_gradient_if_the_inputs_do_not() -> None:
     inputs, S = terms(45, "head", True), state().requires_grad_()
     expected = torch.autograd.grad(by_token(inputs, S)[0].square().sum(), S)
     actual = torch.autograd.grad(linear_recurrence(inputs, S)[0].square().sum(), S)
@@ -157,7 +155,7 @@ def test_the_state_may_require_a_gradient_without_the_inputs() -> None:
 
 
 @pytest.mark.parametrize(("decay", "delta"), RECURRENCES)
-def test_a_sequence_can_continue_from_any_state(decay: str, delta: bool) -> None:
+def test_a_sequence_can_be_processed_in_segments(decay: str, delta: bool) -> None:
     inputs, S = terms(50, decay, delta), state()
     expected, expected_state = by_token(inputs, S)
     outputs = []
@@ -184,9 +182,9 @@ def test_the_longer_half_of_an_odd_chunk_does_not_underflow(decay: str, g: list[
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
 @pytest.mark.parametrize(("decay", "delta"), [recurrence for recurrence in RECURRENCES if recurrence[0] != "none"])
-def test_spans_have_the_maximum_length_that_decays_allow(decay: str, delta: bool, scale: float) -> None:
-    """The spans are two chunks, one chunk, half a chunk and so on. The decays in each span are nearly the strongest
-    that its length allows. Neither small nor large numbers lose precision."""
+def test_chunks_are_as_long_as_their_decays_allow(decay: str, delta: bool, scale: float) -> None:
+    """The expected spans are two chunks, one chunk, half a chunk and so on. In each span, decays are just weak enough
+    for its length. Results are accurate at small and large scales."""
     strengths = (-0.5, -1.1, -2.2, -4.4, -8.8 if scale != 1.0 else -100.0)
     g = torch.cat([torch.full((64,), strength) for strength in strengths]).double()[:-44]
     inputs, S = terms(len(g), decay, delta), scale * state()
@@ -210,8 +208,8 @@ def test_spans_have_the_maximum_length_that_decays_allow(decay: str, delta: bool
 
 @pytest.mark.parametrize(("decay", "delta"), RECURRENCES)
 def test_queries_do_not_change_the_state(decay: str, delta: bool) -> None:
-    """The answer to a query is the output that it would have as the next token, after a given state (`peek`) or after
-    each pair of tokens except the last one (`fork`)."""
+    """The answer to a query is its output if it were the next token: after a given state (`peek`), or after each pair
+    of tokens except the last one (`fork`)."""
     inputs, S = terms(70, decay, delta), state()
     queries = terms(35, decay, delta, seed=3)
     outputs, answers, final_state = fork(inputs, queries, S)
@@ -226,9 +224,9 @@ def test_queries_do_not_change_the_state(decay: str, delta: bool) -> None:
         torch.testing.assert_close(peek(query, before), expected_answer)
 
 
-@pytest.mark.parametrize("chunk", [16, 2])  # with these sizes, chunks are saved or recomputed
+@pytest.mark.parametrize("chunk", [16, 2])  # chunks are saved at size 16 and recomputed at size 2
 @pytest.mark.parametrize(("decay", "delta", "strength"), with_strengths(1.0, 1000.0))
-def test_gradients_of_queries_equal_those_of_the_recurrence(
+def test_gradients_through_queries_equal_the_gradients_of_the_recurrence(
     decay: str, delta: bool, chunk: int, strength: float
 ) -> None:
     inputs, S, queries = terms(24, decay, delta, strength), state(), terms(12, decay, delta, strength, seed=3)
@@ -271,12 +269,14 @@ def test_heads_may_share_queries_and_keys(decay: str, strength: float) -> None:
         torch.testing.assert_close(one_gradient, other_gradient)
 
 
-# Gates that lead to the same chunks are tested in one batch.
+# Gates with equal chunk sizes share a batch.
 @pytest.mark.slow
 @pytest.mark.parametrize("gates", [[0.0], [-torch.inf, "in turn"]], ids=["open", "shut"])
 @pytest.mark.parametrize(("decay", "delta"), [recurrence for recurrence in RECURRENCES if recurrence[0] != "none"])
-def test_gates_may_be_open_or_closed_for_thousands_of_tokens(decay: str, delta: bool, gates: list[float | str]) -> None:
-    """A decay to 0 erases all earlier tokens, and later tokens do not lose precision."""
+def test_open_and_closed_gates_are_accurate_over_thousands_of_tokens(
+    decay: str, delta: bool, gates: list[float | str]
+) -> None:
+    """A decay to 0 erases all earlier tokens. It must not reduce the precision for later tokens."""
     inputs, S = terms(2000, decay, delta), state().repeat(len(gates), 1, 1, 1)
     assert inputs.g is not None
     g = inputs.g * 1e-3
@@ -296,7 +296,7 @@ def test_gates_may_be_open_or_closed_for_thousands_of_tokens(decay: str, delta: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("decay", "delta"), RECURRENCES)
-def test_memory_other_than_inputs_outputs_and_states_does_not_grow_with_tokens(decay: str, delta: bool) -> None:
+def test_only_inputs_outputs_and_states_need_memory_that_grows_with_the_sequence(decay: str, delta: bool) -> None:
     def extra_bytes(tokens: int) -> float:
         inputs = terms(tokens, decay, delta).to(dtype=torch.float32).map(lambda t: t.requires_grad_())
         S = state().float()

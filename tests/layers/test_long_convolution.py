@@ -1,4 +1,4 @@
-"""Causal convolution and channel normalisation with channels first, against SciPy and PyTorch."""
+"""Causal convolution and channels-first normalisation against SciPy and PyTorch."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_both_algorithms_equal_scipys_convolution(length: int) -> None:
 
 
 def test_long_sequences_use_the_fft() -> None:
-    """The Toeplitz matrices grow with the square of the length."""
+    """A Toeplitz matrix grows with the square of the sequence length."""
     short, long = random_inputs(1, 1, 400), random_inputs(1, 1, 401)
     assert torch.equal(long_convolution(*short), convolve_by_toeplitz(*short))
     assert torch.equal(long_convolution(*long), convolve_by_fft(*long))
@@ -39,7 +39,7 @@ def test_first_and_second_derivatives_of_the_toeplitz_algorithm_are_correct() ->
 
 
 def test_channel_norm_is_layer_norm_over_axis_0() -> None:
-    """Both values and gradients are compared."""
+    """Values and gradients are equal."""
     norm, (x, _) = ChannelNorm(7).double(), random_inputs(7, 1, 11)
     x = (3 * x[:, 0] + 1).requires_grad_()
     with torch.no_grad():
@@ -54,7 +54,7 @@ def test_channel_norm_is_layer_norm_over_axis_0() -> None:
 
 
 def test_channel_norm_refuses_a_second_derivative() -> None:
-    """A second derivative would ignore the dependence of mean and scale on the input."""
+    """Otherwise, it would silently ignore how the mean and the scale depend on the input."""
     norm, x = ChannelNorm(4), torch.randn(4, 5, requires_grad=True)
     (slope,) = torch.autograd.grad(norm(x).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):

@@ -1,6 +1,4 @@
-"""Samples from given random numbers have the predicted distribution, and a path attends to the context and to
-itself.
-"""
+"""Sampled paths: samples have the predicted distribution, and a path attends to the context and to itself."""
 
 import pytest
 import torch
@@ -15,7 +13,7 @@ COUNT = 4000
 
 
 def equidistant_numbers() -> tuple[torch.Tensor, torch.Tensor]:
-    """Equidistant levels from 0 to 1, and the standard normal quantiles at these levels in random order."""
+    """Return equidistant levels from 0 to 1, and the standard normal quantiles at these levels in random order."""
     levels = (torch.arange(COUNT, dtype=torch.float64) + 0.5) / COUNT
     order = torch.randperm(COUNT, generator=torch.Generator().manual_seed(0))
     return levels, torch.from_numpy(ndtri(levels.numpy()))[order].unsqueeze(1)
@@ -45,7 +43,7 @@ def test_the_last_class_is_sampled_if_the_cumulative_sum_rounds_to_less_than_one
     assert draw(Categorical(logits), torch.ones(1), torch.zeros(1, 1)).item() == 6
 
 
-def test_a_path_attends_to_the_context_and_to_itself() -> None:
+def test_a_path_attends_only_to_the_context_and_itself() -> None:
     """The reference is attention over one sequence without the masked tokens."""
     generator = torch.Generator().manual_seed(0)
     batch, heads, paths, rows, size, length, width = 2, 3, 4, 2, 5, 3, 6

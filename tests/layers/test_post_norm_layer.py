@@ -11,7 +11,7 @@ WIDTH, FEEDFORWARD = 12, 20
 
 
 def pair(heads: int, dropout: float = 0.0) -> tuple[PostNormLayer, nn.TransformerEncoderLayer]:
-    """Build the layer, and PyTorch's layer with the same weights. Unlike at initialisation, norms scale and shift."""
+    """Build our layer, and PyTorch's layer with the same weights. The norms have random scales and shifts."""
     torch.manual_seed(0)
     ours = PostNormLayer(WIDTH, heads, FEEDFORWARD, dropout).double()
     torch_layer = nn.TransformerEncoderLayer(
@@ -58,7 +58,7 @@ def test_without_a_mask_attention_is_causal() -> None:
     torch.testing.assert_close(run(ours, x), run(ours, x, torch.ones(5, 5, dtype=torch.bool).tril()))
 
 
-def test_dropout_applies_to_attention_weights_hidden_units_and_both_outputs_in_training_only(
+def test_in_training_dropout_applies_to_attention_weights_hidden_units_and_outputs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rates, shapes = [], []

@@ -1,4 +1,4 @@
-"""The scan over all prefixes against attention to each prefix: states and gradients."""
+"""The softmax over every prefix, computed by a scan, against attention to each prefix: states and gradients."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ BATCH, LAYERS, HEADS, ROWS, WIDTH, POINTS = 3, 2, 2, 4, 5, 11
 
 
 def random_inputs(scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Random queries, keys, values, and a mask with gaps, including at both ends. One episode has no valid point."""
+    """Draw queries, keys, values, and a mask with gaps, also at both ends. One episode has no valid point."""
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
@@ -24,7 +24,7 @@ def random_inputs(scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def naive(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> RunningSoftmax:
-    """The softmax over the points of every prefix, computed from its definition."""
+    """Compute the softmax over the points of every prefix from its definition."""
     logs, sums = [], []
     for b in range(BATCH):
         for n in range(POINTS):
@@ -36,7 +36,7 @@ def naive(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Runnin
 
 
 @pytest.mark.parametrize("block", [1, 3, 11, 64])
-def test_the_state_of_every_prefix_is_a_softmax_over_its_points(block: int) -> None:
+def test_the_state_after_every_prefix_is_the_softmax_over_its_points(block: int) -> None:
     queries, keys, values, mask = random_inputs()
     empty = RunningSoftmax.empty(BATCH, queries)
     states, last = prefix_states(empty, queries, keys, values, mask, block)
@@ -61,8 +61,8 @@ def test_a_scan_can_continue_from_a_state() -> None:
 
 
 @pytest.mark.parametrize("block", [2, 64])
-def test_gradients_equal_those_of_the_definition(block: int) -> None:
-    """Before the first point of an episode, gradients are 0, not NaN."""
+def test_gradients_equal_the_gradients_of_the_definition(block: int) -> None:
+    """Before the first point of an episode, gradients are 0 rather than NaN."""
 
     def gradients(scan: bool) -> list[Tensor]:
         *leaves, mask = random_inputs()
@@ -88,7 +88,7 @@ def test_results_are_finite_and_accurate_for_scores_of_ten_thousand() -> None:
     torch.testing.assert_close(states.log_c, expected.log_c, rtol=1e-10, atol=1e-10)
 
 
-def test_an_empty_sequence_has_no_prefixes_and_does_not_change_the_state() -> None:
+def test_an_empty_sequence_gives_no_prefixes_and_an_unchanged_state() -> None:
     queries, keys, values, mask = random_inputs()
     before = attend(queries, keys, values, mask)
     states, last = prefix_states(before, queries, keys[..., :0, :], values[..., :0, :], mask[:, :0])

@@ -1,4 +1,4 @@
-"""Related datasets before the context: in any batch, each prediction equals that of one explicit sequence."""
+"""Related datasets before the context: predictions in a batch equal predictions for single explicit sequences."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -47,8 +47,8 @@ def draw(*shape: int, seed: int) -> Points:
 
 
 def example() -> tuple[Points, Points]:
-    """Five contexts, one of which is empty, with 0 to 3 related datasets each. Contexts and datasets have gaps of
-    masked points, and one episode has only the second dataset."""
+    """Return five contexts, one of them empty, with 0 to 3 related datasets each. Some points of contexts and datasets
+    are masked, and one episode has only the second dataset."""
     context, related = draw(5, 7, seed=1), draw(5, 3, 6, seed=2)
     has_dataset = torch.tensor([[1, 1, 1], [0, 0, 0], [1, 1, 0], [0, 1, 0], [1, 0, 0]], dtype=torch.bool)
     has_context = torch.tensor([1, 1, 0, 1, 1], dtype=torch.bool)
@@ -59,8 +59,8 @@ def example() -> tuple[Points, Points]:
 
 
 def explicit_output(backbone: SequenceBackbone, context: Points, related: Points | None, b: int, x: Tensor) -> Tensor:
-    """The prediction at x, `(2,)`, for one episode, as the output at the last token of an explicit sequence. Learned
-    positions start at 0 in every dataset and in the context."""
+    """Return the prediction at x, `(2,)`, for one episode: the output at the last token of an explicit sequence.
+    Learned positions start at 0 in every dataset and in the context."""
     read, tokens = backbone.read_in, []
     restarts, token_positions = isinstance(getattr(backbone, "positions", None), LearnedPositions), []
     for dataset in () if related is None else related.map(lambda t: t[b]).mask.nonzero()[:, 0].unique().tolist():
@@ -89,10 +89,10 @@ def backbone(request: pytest.FixtureRequest) -> SequenceBackbone:
 
 
 @pytest.mark.parametrize("with_related", [True, False])
-def test_each_target_prediction_equals_that_of_an_explicit_sequence(
+def test_predictions_at_targets_equal_predictions_for_explicit_sequences(
     backbone: SequenceBackbone, with_related: bool
 ) -> None:
-    """Both predictions and the gradients of all parameters are compared."""
+    """The gradients of all parameters are equal, too."""
     context, datasets = example()
     related, x = datasets if with_related else None, draw(5, 2, seed=3).x
     actual = backbone.predict_targets(context, x, related).mean
@@ -107,7 +107,7 @@ def test_each_target_prediction_equals_that_of_an_explicit_sequence(
 
 @pytest.mark.parametrize("segment", [3, 512])
 @pytest.mark.parametrize("shifted", [False, True])
-def test_each_prefix_prediction_equals_that_of_an_explicit_sequence(
+def test_predictions_after_prefixes_equal_predictions_for_explicit_sequences(
     backbone: SequenceBackbone, segment: int, shifted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pair_sequence, "SEGMENT_SIZE", segment)
@@ -130,7 +130,9 @@ def test_the_last_prediction_by_layer_equals_the_prediction_with_related_dataset
 
 
 @torch.no_grad()
-def test_a_state_can_be_updated_in_any_segments(backbone: SequenceBackbone, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_context_can_be_read_in_segments_of_any_length(
+    backbone: SequenceBackbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (context, related), x = example(), draw(5, 2, seed=3).x
     expected = backbone.predict_targets(context, x, related).mean
     monkeypatch.setattr(pair_sequence, "SEGMENT_SIZE", 4)
@@ -143,7 +145,7 @@ def test_a_state_can_be_updated_in_any_segments(backbone: SequenceBackbone, monk
 
 @torch.no_grad()
 def test_padding_does_not_change_predictions(backbone: SequenceBackbone) -> None:
-    """Masked datasets are equivalent to no datasets, and values at masked points are not read."""
+    """A masked dataset is equivalent to a missing one, and values at masked points are not read."""
     (context, related), x = example(), draw(5, 2, seed=3).x
     absent = replace(related, mask=torch.zeros_like(related.mask))
     without_related = backbone.predict_targets(context, x).mean
@@ -165,7 +167,7 @@ def test_related_datasets_of_other_episodes_do_not_change_predictions(backbone: 
 
 @torch.no_grad()
 def test_masked_points_leave_the_initial_state_exactly_zero() -> None:
-    """The test uses float32, as models do in practice. The tolerances of the other tests would hide small values."""
+    """The model is in float32, as in practice. The tolerances of the other tests would hide small values."""
     for name in ("mamba", "s4", "s4d"):
         backbone = model(name).float()
         tokens, no_tokens = torch.randn(2, 150, 8), torch.zeros(2, 150, dtype=torch.bool)
@@ -174,7 +176,7 @@ def test_masked_points_leave_the_initial_state_exactly_zero() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_task_without_related_datasets_has_no_marks_and_ignores_them(name: str) -> None:
+def test_a_model_for_a_task_without_related_datasets_has_no_marks_and_ignores_them(name: str) -> None:
     plain, (context, related), x = model(name, related=0), example(), draw(5, 2, seed=3).x
     assert not plain.uses_related
     assert not [key for key in plain.state_dict() if key.startswith("marks")]
@@ -184,7 +186,7 @@ def test_a_task_without_related_datasets_has_no_marks_and_ignores_them(name: str
     assert set(model(name).state_dict()) - set(plain.state_dict()) == {"marks.related", "marks.separator"}
 
 
-def test_marks_have_nonzero_gradients_in_the_first_step(backbone: SequenceBackbone) -> None:
+def test_marks_that_are_initialised_at_zero_have_nonzero_gradients(backbone: SequenceBackbone) -> None:
     backbone.marks.related.data.zero_()
     (context, related), targets = example(), Points.full(*(getattr(draw(5, 4, seed=3), key) for key in "xy"))
     episodes = Episodes(context, targets.mask, targets, related)
@@ -192,7 +194,7 @@ def test_marks_have_nonzero_gradients_in_the_first_step(backbone: SequenceBackbo
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in backbone.marks.parameters())
 
 
-def test_related_datasets_of_another_dimension_are_refused(backbone: SequenceBackbone) -> None:
+def test_related_datasets_with_a_different_input_dimension_are_refused(backbone: SequenceBackbone) -> None:
     context, related = example()
     with refused("bad-value", "inputs", 3, 2):
         backbone.predict_targets(context, context.x, replace(related, x=torch.zeros(5, 3, 6, 3)))
@@ -200,7 +202,7 @@ def test_related_datasets_of_another_dimension_are_refused(backbone: SequenceBac
         backbone.predict_targets(context, context.x, replace(related, y=torch.zeros(5, 3, 6, 4)))
 
 
-def test_there_are_learned_positions_for_the_longest_related_dataset_and_its_separator() -> None:
+def test_learned_positions_cover_the_longest_related_dataset_and_its_separator() -> None:
     torch.manual_seed(0)
     settings = GPT2Settings(layers=1, width=16, heads=2, positions="learned")
     for points, related_points, longest in ((5, 9, 10), (9, 5, 10)):
@@ -215,8 +217,8 @@ def test_there_are_learned_positions_for_the_longest_related_dataset_and_its_sep
 
 
 @torch.no_grad()
-def test_attention_of_unequal_episodes_needs_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A separate mask for every episode would be the largest tensor by far."""
+def test_attention_needs_no_mask_per_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Episodes of different lengths would need different masks, which would be by far the largest tensor."""
     monkeypatch.setattr(gpt2, "_CPU_GROUPS", 1)
     backbone, context = model("gpt2"), draw(8, 200, seed=1)
     with LargestTensor() as largest:

@@ -42,7 +42,7 @@ def test_the_canonical_order_depends_on_inputs_outputs_and_labels() -> None:
     assert labels in ([0, 1, 2, 3], [3, 2, 1, 0])
 
 
-def test_random_numbers_do_not_depend_on_the_number_of_points_and_are_uncorrelated() -> None:
+def test_random_numbers_are_uncorrelated_and_do_not_depend_on_the_number_of_points() -> None:
     numbers = fixed_uniforms(3, 600, torch.zeros(1))
     for count in (0, 1, 255, 256, 257):
         assert torch.equal(fixed_uniforms(3, count, torch.zeros(1)), numbers[..., :count])
@@ -78,7 +78,7 @@ def test_inputs_are_resampled_with_their_outputs() -> None:
                 )
 
 
-def test_residuals_are_resampled_jointly_for_all_outputs_and_centred_over_valid_points() -> None:
+def test_resampled_residuals_keep_outputs_together_and_have_mean_zero() -> None:
     residuals = torch.randn(2, 3, 5, 2, generator=GENERATOR)
     mask = torch.tensor([[True] * 5, [True, True, True, False, False]])
     indices = draw_indices(torch.rand(2, 3, 5, generator=GENERATOR), mask.sum(1))

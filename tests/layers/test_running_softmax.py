@@ -1,4 +1,4 @@
-"""The state of attention to a growing set against SciPy's softmax over the complete set in float64."""
+"""The running softmax over a growing set of points against SciPy's softmax over the complete set in float64."""
 
 import numpy as np
 import pytest
@@ -18,21 +18,21 @@ def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tens
 
 
 def data(dtype: torch.dtype = torch.float64, count: int = N) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Random queries, keys, values, and a mask with gaps."""
+    """Draw queries, keys, values, and a mask with gaps."""
     mask = draw(B, count, seed=3) > -1
     keys, values = (draw(B, L, H, count, C, seed=seed, dtype=dtype) for seed in (1, 2))
     return draw(L, H, M, C, dtype=dtype), keys, values, mask
 
 
 def scipy_state(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """log C and e of all points, computed by SciPy in float64."""
+    """Compute log C and e over all points with SciPy in float64."""
     q, k, v = (t.double().numpy() for t in (queries, keys, values))
     scores = np.einsum("lhmc,blhnc->blhmn", q, k)
     scores = np.where(mask.numpy()[:, None, None, None], scores, -np.inf)
     return logsumexp(scores, -1), np.einsum("blhmn,blhnc->blhmc", softmax(scores, -1), v)
 
 
-def portion_state(inputs: tuple[Tensor, Tensor, Tensor, Tensor], index: Tensor | slice) -> RunningSoftmax:
+def state_of_points(inputs: tuple[Tensor, Tensor, Tensor, Tensor], index: Tensor | slice) -> RunningSoftmax:
     queries, keys, values, mask = inputs
     return attend(queries, keys[..., index, :], values[..., index, :], mask[:, index])
 
@@ -44,17 +44,19 @@ def assert_state_equals(state: RunningSoftmax, expected: tuple[np.ndarray, np.nd
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
 @pytest.mark.parametrize("chunk", [1, 2, 7, N])
-def test_any_chunks_in_any_order_equal_the_complete_softmax(chunk: int, dtype: torch.dtype, tolerance: float) -> None:
+def test_merging_chunks_in_any_order_equals_the_complete_softmax(
+    chunk: int, dtype: torch.dtype, tolerance: float
+) -> None:
     inputs = data(dtype)
     state = RunningSoftmax.empty(B, inputs[0])
     for index in torch.randperm(N, generator=torch.Generator().manual_seed(chunk)).split(chunk):
-        state = state.merge(portion_state(inputs, index))
+        state = state.merge(state_of_points(inputs, index))
     assert_state_equals(state, scipy_state(*inputs), tolerance)
 
 
 def test_merging_is_associative() -> None:
     inputs = data()
-    a, b, c = (portion_state(inputs, slice(start, stop)) for start, stop in ((0, 4), (4, 5), (5, N)))
+    a, b, c = (state_of_points(inputs, slice(start, stop)) for start, stop in ((0, 4), (4, 5), (5, N)))
     left, right = a.merge(b).merge(c), a.merge(b.merge(c))
     torch.testing.assert_close(left.log_c, right.log_c, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(left.e, right.e, rtol=1e-12, atol=1e-12)
@@ -62,9 +64,9 @@ def test_merging_is_associative() -> None:
 
 def test_merging_or_removing_the_empty_state_does_not_change_the_state() -> None:
     queries, keys, values, mask = inputs = data()
-    state, start = portion_state(inputs, slice(0, N)), RunningSoftmax.empty(B, queries)
+    state, start = state_of_points(inputs, slice(0, N)), RunningSoftmax.empty(B, queries)
     masked = attend(queries, keys, values, torch.zeros_like(mask))
-    for empty in (start, portion_state(inputs, slice(0, 0)), masked):
+    for empty in (start, state_of_points(inputs, slice(0, 0)), masked):
         for merged in (state.merge(empty), empty.merge(state), state.remove(empty)):
             assert torch.equal(merged.log_c, state.log_c) and torch.equal(merged.e, state.e)
         merged = empty.merge(start)
@@ -82,7 +84,7 @@ def test_states_are_finite_for_huge_scores(size: float, dtype: torch.dtype) -> N
     inputs = queries, keys, values, mask
     state = RunningSoftmax.empty(B, queries)
     for n in range(N):
-        state = state.merge(portion_state(inputs, slice(n, n + 1)))
+        state = state.merge(state_of_points(inputs, slice(n, n + 1)))
     assert bool(state.e.isfinite().all())
     assert_state_equals(
         state, scipy_state(*inputs), 1e-10 if dtype == torch.float64 else 2e-3
@@ -91,20 +93,20 @@ def test_states_are_finite_for_huge_scores(size: float, dtype: torch.dtype) -> N
 
 def test_removal_inverts_an_update_with_the_documented_accuracy() -> None:
     inputs = data()
-    remaining, added = portion_state(inputs, slice(0, 15)), portion_state(inputs, slice(15, N))
+    remaining, added = state_of_points(inputs, slice(0, 15)), state_of_points(inputs, slice(15, N))
     restored = remaining.merge(added).remove(added)
     torch.testing.assert_close(restored.log_c, remaining.log_c, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(restored.e, remaining.e, rtol=1e-12, atol=1e-12)
-    for ratio, tolerance in ((1e3, 1e-12), (1e6, 1e-9)):  # ratio of the removed to the remaining weight
+    for ratio, tolerance in ((1e3, 1e-12), (1e6, 1e-9)):  # ratio of removed to remaining weight
         heavy = RunningSoftmax(remaining.log_c + np.log(ratio), added.e)
         restored = remaining.merge(heavy).remove(heavy)
         torch.testing.assert_close(restored.e, remaining.e, rtol=tolerance, atol=tolerance)
         torch.testing.assert_close(restored.log_c, remaining.log_c, rtol=tolerance, atol=tolerance)
 
 
-def test_removal_of_nearly_all_weight_or_of_absent_points_is_refused() -> None:
+def test_removing_almost_all_or_more_than_the_total_weight_is_refused() -> None:
     inputs = data()
-    remaining, added = portion_state(inputs, slice(0, 15)), portion_state(inputs, slice(15, N))
+    remaining, added = state_of_points(inputs, slice(0, 15)), state_of_points(inputs, slice(15, N))
     heavy = RunningSoftmax(remaining.log_c + np.log(1e9), added.e)
     for state, removed in (
         (remaining.merge(heavy), heavy),
@@ -117,7 +119,7 @@ def test_removal_of_nearly_all_weight_or_of_absent_points_is_refused() -> None:
 
 
 @pytest.mark.parametrize("chunk", [3, 8])
-def test_gradients_by_portions_equal_those_of_the_complete_softmax(chunk: int) -> None:
+def test_gradients_computed_in_chunks_equal_the_gradients_of_the_complete_softmax(chunk: int) -> None:
     """One episode has no points."""
     points = Points(draw(B, N, 2, seed=4), draw(B, N, 1, seed=5), draw(B, N, seed=6) > -1)
     points.mask[1] = False

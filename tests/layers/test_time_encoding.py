@@ -19,7 +19,7 @@ def test_encoding_equals_the_formula(width: int) -> None:
     np.testing.assert_allclose(time_encoding(torch.tensor(TIMES), width), expected, rtol=0, atol=1e-10)
 
 
-def test_single_precision_agrees_at_short_times() -> None:
+def test_float32_agrees_with_float64_at_short_times() -> None:
     actual = time_encoding(torch.tensor(TIMES, dtype=torch.float32), 64)
     assert actual.dtype == torch.float32
     expected = time_encoding(torch.tensor(TIMES), 64)

@@ -31,7 +31,7 @@ def tokens(width: int = WIDTH, seed: int = 1) -> Tensor:
 
 
 def convolved(m: Mixer, x: Tensor) -> Tensor:
-    """The convolution as a sum over taps, with zeros before the first token."""
+    """Compute the convolution as a sum over taps, with zeros before the first token."""
     conv = m.window
     taps = conv.tail_length + 1
     if conv.weight is None:
@@ -48,8 +48,8 @@ def by_head(t: Tensor) -> Tensor:
 
 
 def recurrence(step: Callable[[int, Tensor], tuple[Tensor, Tensor]], rows: int, columns: int) -> Tensor:
-    """The outputs `(B, T, H, V)` of a recurrence. `step` maps t and the state S, `(B, H, rows, columns)`, to the next S
-    and the output."""
+    """Return the outputs `(B, T, H, V)` of a recurrence. `step` maps t and the state S, `(B, H, rows, columns)`, to
+    the next state and the output."""
     S, outputs = torch.zeros(BATCH, HEADS, rows, columns, dtype=torch.float64), []
     for t in range(TOKENS):
         S, o = step(t, S)
@@ -78,7 +78,7 @@ def linear_attention(m: Mixer, x: Tensor) -> Tensor:
     q, k, v = (by_head(t) for t in silu_if_convolved(m, x @ m.in_proj.weight.T).split(m.qkv_sizes, -1))
     phi = F.elu
     answers = torch.empty_like(v)
-    for t in range(TOKENS):  # the sum of equation 8, without a state
+    for t in range(TOKENS):  # the sum in equation 8, without a state
         weights = torch.einsum("bhk,bshk->bhs", phi(q[:, t]) + 1, phi(k[:, : t + 1]) + 1)
         answers[:, t] = torch.einsum("bhs,bshv->bhv", weights / weights.sum(-1, keepdim=True), v[:, : t + 1])
     return answers.flatten(2) @ m.out_proj.weight.T
@@ -142,8 +142,8 @@ def gla(m: Mixer, x: Tensor) -> Tensor:
 
 
 def delta(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, alpha: Tensor | None = None) -> Tensor:
-    """The delta rule (Schlag et al., equation 24): the state decays, and then its value for the key moves by the
-    fraction beta towards the new value."""
+    """Apply the delta rule (Schlag et al., equation 24): the state decays, and then its value for the key moves by
+    the fraction beta towards the new value."""
     q, k = (t / (t.square().sum(-1, keepdim=True) + 1e-6).sqrt() for t in (q, k))
 
     def step(t: int, S: Tensor) -> tuple[Tensor, Tensor]:
@@ -303,13 +303,13 @@ def mamba(m: Mixer, x: Tensor) -> Tensor:
     return m.out_proj(torch.stack(outputs, 1) * F.silu(gate))
 
 
-# All functions of this file whose names are names of mixers.
+# The functions in this file that are named after mixers.
 EQUATIONS: dict[str, Callable[[Mixer, Tensor], Tensor]] = {
     name: globals()[function] for name in MIXERS.builtin_entries if (function := name.replace("-", "_")) in globals()
 }
 
 
-# The default number of taps (that of the paper), none, and four, without duplicates.
+# The default number of taps (as in the paper), no convolution, and four taps, without duplicates.
 CONVOLUTIONS = [
     (name, conv)
     for name in EQUATIONS
@@ -325,7 +325,7 @@ def test_every_mixer_has_an_equation_in_this_file() -> None:
 
 @pytest.mark.parametrize(("name", "conv"), CONVOLUTIONS)
 def test_outputs_and_gradients_equal_the_equation(name: str, conv: int | None) -> None:
-    """Outputs and gradients of all weights and inputs are compared, for a chunk and for a complete sequence."""
+    """The gradients are those of all weights and inputs, for both the chunked and the full pass."""
     mixer, x = make_mixer(name, conv), tokens().requires_grad_()
     weight = tokens(2 * WIDTH if mixer.shares_values else WIDTH, seed=2)
     expected, leaves = EQUATIONS[name](mixer, x), [x, *mixer.parameters()]
@@ -344,7 +344,7 @@ def test_outputs_and_gradients_equal_the_equation(name: str, conv: int | None) -
 
 
 @pytest.mark.parametrize("name", [name for name in EQUATIONS if "state" in MIXERS.subclass(name).uses])
-def test_the_number_of_rows_of_the_state_is_configurable(name: str) -> None:
+def test_the_number_of_state_rows_is_configurable(name: str) -> None:
     for rows in (2, 12):
         mixer, x = make_mixer(name, state=rows), tokens()
         if name != "mlstm":
@@ -360,7 +360,7 @@ def test_values_may_be_wider_or_narrower_than_tokens(name: str) -> None:
     for inner in (12, 20):
         mixer, x = make_mixer(name, inner=inner), tokens()
         torch.testing.assert_close(mixer(x, mixer.start(BATCH))[0], EQUATIONS[name](mixer, x))
-        if name != "mlstm":  # keys of mlstm are as wide as its values
+        if name != "mlstm":  # in mlstm, keys and values have the same width
             assert mixer.start(BATCH)[1].shape[-2] == make_mixer(name).start(BATCH)[1].shape[-2]
 
 
@@ -370,8 +370,8 @@ def test_later_layers_of_rwkv7_use_the_values_of_the_first_layer() -> None:
 
 
 @pytest.mark.parametrize(("name", "conv"), CONVOLUTIONS)
-def test_segments_queries_and_padding_equal_one_pass(name: str, conv: int | None) -> None:
-    """The cases are a sequence in segments, queries after each of its prefixes, and padding on the left."""
+def test_segments_queries_and_padded_sequences_match_one_full_pass(name: str, conv: int | None) -> None:
+    """The sequence is read in segments, with a query after each pair of tokens, and with padding on the left."""
     mixer, x, q = make_mixer(name, conv), tokens()[:, :22], tokens(seed=3)[:, :11]
     with torch.no_grad():
         expected, after = mixer(x, mixer.start(BATCH))
@@ -403,7 +403,7 @@ def test_segments_queries_and_padding_equal_one_pass(name: str, conv: int | None
 
 @pytest.mark.parametrize("name", EQUATIONS)
 def test_a_query_does_not_depend_on_later_tokens_in_half_precision(name: str) -> None:
-    """With autocast, sums over tokens are in full precision, and no term is first added and later subtracted."""
+    """With autocast, sums over tokens are in full precision, and no term is added first and subtracted later."""
     mixer, q = make_mixer(name).float(), tokens(seed=3).float()[:, :11]
     x = tokens().float()[:, :22]
     other = x.clone()
@@ -415,7 +415,7 @@ def test_a_query_does_not_depend_on_later_tokens_in_half_precision(name: str) ->
     torch.testing.assert_close(full_pass, chunk)
 
 
-def test_an_open_input_gate_of_mlstm_does_not_divide_by_zero() -> None:
+def test_mlstm_is_finite_if_its_input_gate_is_wide_open() -> None:
     """With m = 200, e^-m is 0 in float32, and n.q is 0 for a zero query."""
     mixer = MIXERS.subclass("mlstm")(Sizes(WIDTH, HEADS))
     mixer.gates.bias.data[:HEADS] = 200.0
@@ -427,7 +427,7 @@ def test_an_open_input_gate_of_mlstm_does_not_divide_by_zero() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in EQUATIONS if name not in ("attention", "hyena")])
-def test_a_state_does_not_keep_the_memory_of_larger_tensors_alive(name: str) -> None:
+def test_a_state_does_not_share_storage_with_a_larger_tensor(name: str) -> None:
     mixer = make_mixer(name)
     with torch.no_grad():
         _, state = mixer(tokens(), mixer.start(BATCH))

@@ -1,4 +1,4 @@
-"""A causal module as a mixer: continuations, masks and queries equal one pass over each separate sequence."""
+"""A causal module as a mixer: continuations, masks and queries match one pass over each separate sequence."""
 
 import pytest
 import torch
@@ -71,7 +71,7 @@ def test_masked_tokens_are_not_read(mixer: LSTM) -> None:
         torch.testing.assert_close(continued[row], expected[length:])
 
 
-def test_a_query_is_processed_as_the_token_after_the_preceding_pairs(mixer: LSTM) -> None:
+def test_a_query_is_read_as_the_next_token_after_the_preceding_pairs(mixer: LSTM) -> None:
     past, pairs, queries = tokens(2, 4), tokens(2, 6), tokens(2, 3)
     _, state = mixer(past, mixer.start(2))
     outputs, answers, after = mixer.fork(pairs, queries, state)

@@ -1,4 +1,4 @@
-"""A mixer of another package that is registered by an entry point."""
+"""A mixer that another package registers through an entry point."""
 
 from importlib.metadata import EntryPoint
 
@@ -32,7 +32,7 @@ class Fading(LinearMixer):
         return join_heads(o)
 
 
-def test_a_mixer_of_another_package_is_registered_and_equals_its_equation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mixer_from_another_package_is_registered_and_matches_its_equation(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [EntryPoint("fading", f"{__name__}:Fading", "iclbench.mixers")]
     monkeypatch.setattr(registry, "entry_points", lambda group: points if group == "iclbench.mixers" else [])
     mixers = Registry("mixer", dict(MIXERS.builtin_entries))

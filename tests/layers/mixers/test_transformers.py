@@ -1,4 +1,4 @@
-"""Mixers against layers of the transformers library with the same weights, and generic models against `gpt2` and
+"""Mixers against layers of the transformers library with the same weights, and the generic model against `gpt2` and
 `mamba`.
 """
 
@@ -105,9 +105,9 @@ def test_kda_equals_the_layer_of_kimi_linear() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.float64, 1e-12)])
-def test_the_mlstm_cell_equals_that_of_transformers(dtype: torch.dtype, tolerance: float) -> None:
-    """Outputs and states of the recurrence are compared. The complete layer of the transformers library is not, because
-    it is that of xLSTM 7B, not that of the paper."""
+def test_the_mlstm_cell_matches_transformers(dtype: torch.dtype, tolerance: float) -> None:
+    """Only the recurrence is compared, because the complete layer in transformers follows xLSTM 7B instead of the
+    paper."""
     from transformers.models.xlstm import modeling_xlstm
 
     generator = torch.Generator().manual_seed(0)
@@ -161,7 +161,7 @@ def assert_equal_models(reference: nn.Module, generic: nn.Module) -> None:
             torch.testing.assert_close(actual, expected, atol=2e-6, rtol=1e-5)
 
 
-# The path of a checkout of flash-linear-attention, whose naive references need only torch and einops:
+# Path to a checkout of flash-linear-attention. Its naive reference implementations need only torch and einops:
 # FLA_CHECKOUT=... pytest tests/layers/mixers/test_transformers.py
 FLA = os.environ.get("FLA_CHECKOUT")
 
@@ -177,7 +177,7 @@ FLA = os.environ.get("FLA_CHECKOUT")
         ("simple_gla", "naive_recurrent_simple_gla"),
     ],
 )
-def test_the_recurrence_equals_the_references_of_flash_linear_attention(path: str, function: str) -> None:
+def test_the_recurrence_matches_the_naive_code_in_flash_linear_attention(path: str, function: str) -> None:
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 3, 40, 8, generator=generator) for _ in range(3))
     k, beta = F.normalize(k, dim=-1), torch.rand(2, 3, 40, 1, generator=generator)

@@ -1,4 +1,4 @@
-"""The selective scan in plain torch against a recurrence in float64, for shapes that reach every code path."""
+"""The selective scan in plain torch against a recurrence in float64, with shapes that reach every code path."""
 
 import subprocess
 import sys
@@ -48,7 +48,7 @@ def relative_error(ours: Tensor, expected: Tensor) -> float:
 
 
 def assert_equal_with_gradients(arguments: list[Tensor], tolerance: float) -> None:
-    """Compare both outputs and all six gradients with the recurrence in float64."""
+    """Assert that both outputs and all six gradients equal those of the recurrence in float64."""
     exact = [t.detach().double().requires_grad_() for t in arguments]
     results = []
     for method, tensors in ((selective_scan, arguments), (recurrence, exact)):
@@ -89,7 +89,7 @@ def test_gradients_equal_finite_differences() -> None:
     assert torch.autograd.gradcheck(selective_scan, arguments)
 
 
-def test_a_sequence_in_chunks_equals_the_complete_one() -> None:
+def test_scanning_in_chunks_equals_one_scan() -> None:
     u, dt, A, B, C, h0 = inputs()
     complete, last = selective_scan(u, dt, A, B, C, h0)
     ys, h = [], h0
@@ -100,7 +100,7 @@ def test_a_sequence_in_chunks_equals_the_complete_one() -> None:
     torch.testing.assert_close(h, last)
 
 
-def test_a_peek_equals_one_step() -> None:
+def test_peek_equals_one_step() -> None:
     u, dt, A, B, C, h0 = inputs()
     answers = selective_peek(h0, u, dt, A, B, C)
     for q in range(u.shape[1]):
@@ -116,16 +116,16 @@ def test_the_custom_operation_passes_the_checks_of_torch() -> None:
 
 
 @pytest.mark.slow
-def test_the_compiler_treats_the_back_end_as_a_constant() -> None:
+def test_torch_compile_treats_the_back_end_as_a_constant() -> None:
     marks = vars(torch.compiler.assume_constant_result(lambda: None)).items()
     assert marks and marks <= vars(scan._resolve_cached).items()
     code = "import sys, iclbench.backbones.mamba; assert 'torch._dynamo' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_at_most_60_mb_are_saved_per_layer_for_the_shape_of_the_protocol() -> None:
-    """The shape is batch 64, 82 tokens, 512 channels, 16 states. All states take 172 MB, and autograd would save three
-    such tensors."""
+def test_a_layer_saves_at_most_60_mb_for_the_backward_pass() -> None:
+    """The protocol has 64 sequences, 82 tokens, 512 channels and 16 states. The states at all tokens take 172 MB, and
+    autograd would save three such tensors."""
     saved: dict[int, int] = {}
 
     def pack(t: Tensor) -> Tensor:

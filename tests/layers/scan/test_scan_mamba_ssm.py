@@ -23,8 +23,8 @@ EXTENSION = "selective_scan_cuda"
 
 
 def states_of_the_kernel(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> list[Tensor]:
-    """The states `(B, D, S)` before the first token (zero) and after each token. The arguments are checked as in the
-    kernel.
+    """Return the state `(B, D, S)` before the first token (zero) and after each token. Arguments are checked as in
+    the kernel.
     """
     batch, channels, length = u.shape
     assert delta.shape == u.shape and A.shape[0] == channels
@@ -91,7 +91,7 @@ def extension(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def extension_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The path at which a test writes an extension that fails to load."""
+    """The path where a test writes an extension that fails to load."""
     monkeypatch.delitem(sys.modules, EXTENSION, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
     invalidate_caches()
@@ -164,7 +164,7 @@ def test_the_back_end_is_unavailable_if_the_extension_fails_to_load(extension_pa
         resolve_backend("mamba-ssm", torch.device("cuda"))
 
 
-def test_the_reason_names_the_missing_module(extension_path: Path) -> None:
+def test_the_reason_for_an_unavailable_back_end_names_the_missing_module(extension_path: Path) -> None:
     extension_path.write_text("import missing_module\n")
     reason = scan_mamba_ssm.unavailable()
     assert reason is not None and EXTENSION in reason and "missing_module" in reason

@@ -22,7 +22,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
 NAMES = ["y", "last", "u", "dt", "A", "B", "C", "h0"]
 
-# One case of each kind, which takes seconds in the interpreter. `make test-slow` runs the others.
+# One case of each kind. They take seconds in the interpreter, and `make test-slow` runs all cases.
 QUICK = "length and (1 or 13 or 17) and not 16 or chunk or 11-4 or 0.7 or views or decays or bfloat16"
 
 runs_kernels = pytest.mark.skipif(
@@ -47,8 +47,8 @@ def test_kernel_tests_pass_in_the_interpreter(cases: str) -> None:
 def kernel_and_recurrence(
     arguments: list[Tensor], state_counts: bool = True, **sizes: int
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return y, the last state and the gradients of all inputs, by the kernel and by the recurrence in float64. The
-    loss depends on y and, if `state_counts`, on the last state."""
+    """Return y, the last state and the gradients of all inputs, from the kernel and from the recurrence in float64.
+    The loss depends on y and, if `state_counts` is set, on the last state."""
     ours = [t.detach().to(DEVICE).requires_grad_() for t in arguments]
     exact = [t.detach().double().requires_grad_() for t in arguments]
     results = []
@@ -70,7 +70,7 @@ def assert_close(arguments: list[Tensor], tolerance: float = 1e-6, **sizes: int)
 @runs_kernels
 @pytest.mark.parametrize("tokens", [1, 2, 13, 16, 17, 50])
 def test_the_kernel_equals_the_recurrence_at_every_length(tokens: int) -> None:
-    """The lengths need a partly filled chunk, a full chunk, and several chunks."""
+    """The lengths cover a partly filled chunk, a full chunk, and several chunks."""
     assert_close(inputs(batch=2, tokens=tokens), chunk=16)
 
 
@@ -86,7 +86,7 @@ def test_the_number_of_channels_need_not_be_a_multiple_of_the_block_size(channel
 
 
 @runs_kernels
-def test_results_do_not_depend_on_block_sizes_and_the_number_of_warps() -> None:
+def test_results_do_not_depend_on_the_block_size_or_the_number_of_warps() -> None:
     assert_close(inputs(channels=7), channels=2, warps=2, chunk=8)
 
 
@@ -100,8 +100,8 @@ def test_the_kernel_equals_the_recurrence_for_extreme_step_sizes(dt: float) -> N
 
 @runs_kernels
 def test_the_gradient_of_the_step_size_is_accurate_for_strong_decays() -> None:
-    """Two states are read with opposite signs. The terms of the last token cancel, but those of the decayed states
-    do not.
+    """Two states are read with opposite signs, so the terms of the last token cancel, but the terms of the decayed
+    states do not.
     """
     u, dt, A, B, C, h0 = (t.detach() for t in inputs(batch=1, tokens=3, channels=2, state=2))
     dt, A = torch.ones_like(dt), torch.tensor([[-14.0, -10.0]] * 2)

@@ -40,8 +40,8 @@ def test_hippo_legs_has_the_eigenvalues_minus_one_to_minus_n() -> None:
     np.testing.assert_allclose(eigenvalues, -np.arange(ORDER, 0, -1.0), rtol=0, atol=1e-10)
 
 
-def test_hippo_legs_is_normal_minus_rank_one() -> None:
-    """The eigenvalues and their complex conjugates reconstruct the real matrices."""
+def test_hippo_legs_is_a_normal_matrix_minus_a_rank_one_matrix() -> None:
+    """The real matrices are reconstructed from half of the eigenvalues and their complex conjugates."""
     A, B = kernels.hippo_legs(ORDER)
     w, P, b, V = (torch.cat([half, half.conj()], -1) for half in kernels.normal_low_rank(ORDER))
     rebuilt = V @ (torch.diag(w) - torch.outer(P, P.conj())) @ V.mH
@@ -50,7 +50,7 @@ def test_hippo_legs_is_normal_minus_rank_one() -> None:
     assert bool((w.real == -0.5).all())
 
 
-def test_the_real_form_has_the_same_eigenvalues() -> None:
+def test_the_real_form_has_the_eigenvalues_of_hippo_legs() -> None:
     """The order is small, because the eigenvalues of HiPPO are ill-conditioned."""
     w, P, B, _ = kernels.normal_low_rank(8)
     A, *_ = kernels.real_form(w, P, B, random(1, 4, dtype=torch.complex128))
@@ -76,7 +76,8 @@ def test_the_low_rank_kernel_equals_scipys_bilinear_discretisation(length: int) 
 @pytest.mark.parametrize("init", ["lin", "legs", "inv"])
 @pytest.mark.parametrize("length", [1, 2, 40, 82])
 def test_the_diagonal_kernel_equals_scipys_zero_order_hold(init: kernels.Spectrum, length: int) -> None:
-    """Each complex mode a ± ib is a real block ((a, -b), (b, a)) with its input in the first coordinate."""
+    """The reference represents each complex mode a ± ib as a real block ((a, -b), (b, a)) whose first coordinate
+    receives the input."""
     modes = kernels.spectrum(init, ORDER)
     C = random(len(STEPS), ORDER // 2, dtype=torch.complex128)
     A = block_diag(*(np.array([[a.real, -a.imag], [a.imag, a.real]]) for a in modes.numpy()))
@@ -90,8 +91,8 @@ def test_the_diagonal_kernel_equals_scipys_zero_order_hold(init: kernels.Spectru
     torch.testing.assert_close(actual, torch.stack(expected), atol=1e-12, rtol=1e-12)
 
 
-def test_initial_spectra_equal_those_of_the_papers() -> None:
-    """The references are equations 8 and 9 of S4D and, for LegS, the eigenvalues of its normal part."""
+def test_initial_spectra_match_the_papers() -> None:
+    """The references are equations 8 and 9 of S4D and, for LegS, the eigenvalues of the normal part of the matrix."""
     n = np.arange(ORDER // 2)
     A, _ = kernels.hippo_legs(ORDER)
     P = np.sqrt(np.arange(ORDER) + 0.5)
@@ -130,10 +131,8 @@ def test_the_kernel_equals_the_recurrence(index: int, length: int) -> None:
 
 
 @pytest.mark.parametrize("index", [0, 1], ids=["diagonal", "low rank"])
-def test_unrolled_steps_compose(index: int) -> None:
-    """Outputs and states after 37 steps equal those after 20 and then 17 steps. The longest kernel has fewer than 37
-    steps.
-    """
+def test_unrolling_in_two_parts_equals_unrolling_once(index: int) -> None:
+    """The 37 steps are run at once, or as 20 steps and then 17. The longest kernel has fewer than 37 steps."""
     system, state, u = systems()[index], random(5, 2, 16), random(5, 2, 37)
 
     def run(length: int, state: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,8 +148,8 @@ def test_unrolled_steps_compose(index: int) -> None:
     torch.testing.assert_close(end, last, atol=1e-11, rtol=1e-9)
 
 
-def test_kernels_in_float32_are_close_to_float64() -> None:
-    """The length, the order and the range of step sizes are those of the paper."""
+def test_float32_kernels_are_close_to_float64_kernels() -> None:
+    """The length, the order and the range of step sizes are as in the paper."""
     torch.manual_seed(0)
     for single in (DiagonalStateSpace(64, 64, (1e-3, 1e-1), "lin"), LowRankStateSpace(64, 64, (1e-3, 1e-1), 82)):
         kernel = single.kernel(82)
@@ -162,7 +161,7 @@ def test_kernels_in_float32_are_close_to_float64() -> None:
 
 
 def test_the_cached_system_is_recomputed_if_a_parameter_changes() -> None:
-    """This includes changes through `data`."""
+    """A change through `data` is detected, too."""
     system = systems()[1]
     with torch.no_grad():
         before = system.unroll(3).kernel

@@ -11,7 +11,7 @@ from iclbench.layers.vision.contours import GRID_SIZE, ORIENTATIONS, Contours, g
 
 
 @pytest.mark.parametrize("size", [12, 28, 35])
-def test_energies_equal_pooled_filter_responses_of_scipy(size: int) -> None:
+def test_energies_equal_pooled_filter_responses_computed_by_scipy(size: int) -> None:
     images = torch.rand(3, size, size, dtype=torch.float64)
     computed_energies = Contours(8).double().energies(images).numpy()
     even, odd = gabor_bank().double().numpy()
@@ -51,13 +51,13 @@ def test_only_the_perceptron_is_trained(features: int, expected: int) -> None:
     assert set(encoder.state_dict()) == {f"network.{i}.{name}" for i in (0, 2) for name in ("weight", "bias")}
 
 
-def test_features_do_not_depend_on_other_images_even_in_training() -> None:
+def test_features_do_not_depend_on_other_images_in_the_batch_even_in_training() -> None:
     encoder, images = Contours(8).train(), torch.rand(3, 12, 12)
     separate = torch.cat([encoder(image[None]) for image in images])
     torch.testing.assert_close(encoder(images), separate)
 
 
 def _pooled(energy: np.ndarray) -> np.ndarray:
-    """The means over cells that start at floor(i n / 7) and end at ceil((i + 1) n / 7)."""
+    """Average over cells that start at floor(i n / 7) and end at ceil((i + 1) n / 7)."""
     cells = [[slice(i * n // GRID_SIZE, -(-(i + 1) * n // GRID_SIZE)) for i in range(GRID_SIZE)] for n in energy.shape]
     return np.array([[energy[rows, columns].mean() for columns in cells[1]] for rows in cells[0]])

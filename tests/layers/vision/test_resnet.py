@@ -1,4 +1,4 @@
-"""The residual network: sizes of the papers, and layers against plain NumPy loops."""
+"""The residual network: its parameter counts against the papers, and its layers against plain NumPy loops."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from iclbench.layers.vision.resnet import Bottleneck, ResNet
 
 
 @pytest.mark.parametrize(("features", "expected"), [(64, 22_176), (256, 276_672), (512, 883_904)])
-def test_parameter_counts_are_those_of_the_papers(features: int, expected: int) -> None:
+def test_parameter_counts_match_the_papers(features: int, expected: int) -> None:
     assert sum(p.numel() for p in ResNet(features).parameters()) == expected
 
 
