@@ -1,4 +1,4 @@
-"""Sequences of labelled vectors: distributions of items, classes and labels in training and in every test."""
+"""Sequences of labelled vectors: items, classes and labels in training and in every test."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def draw_test(evaluator: str, count: int = 2000, **parameters: Any) -> Episodes:
 
 
 def all_labels(episodes: Episodes) -> np.ndarray:
-    """The labels of all items of each sequence, the query last."""
+    """Return the labels of all items of each sequence, with the query last."""
     return torch.cat([episodes.context.y, episodes.targets.y], 1).numpy()
 
 
@@ -36,21 +36,21 @@ def all_items(episodes: Episodes) -> np.ndarray:
     return torch.cat([episodes.context.x, episodes.targets.x], 1).numpy()
 
 
-def test_items_are_rescaled_means_with_noise() -> None:
-    """Means and noise have variances 1 / D and eps² / D; the sum is divided by sqrt(1 + eps²)."""
+def test_items_are_rescaled_class_means_plus_noise() -> None:
+    """Means and noise have variances 1 / D and eps² / D, and their sum is divided by sqrt(1 + eps²)."""
     episodes = sample_training(20_000, classes=5000, noise=0.5)
     x, classes = all_items(episodes), episodes.truth["class"].numpy()
     assert x.var(axis=(0, 1)) == pytest.approx(np.full(8, 1 / 8), rel=0.05)
     first, second = x[:, 0], x[:, 1]
     is_same = classes[:, 0] == classes[:, 1]
     assert is_same.sum() > 5000
-    # The difference of two items of a class is the difference of their noise.
+    # Two items of a class differ only in their noise.
     noise_variance = ((first - second)[is_same] ** 2).mean() / 2
     assert noise_variance == pytest.approx(0.25 / 8 / 1.25, rel=0.03)
     assert (first * second)[~is_same].mean() == pytest.approx(0, abs=2e-3)
 
 
-def test_a_bursty_context_has_copies_of_the_class_of_the_query() -> None:
+def test_half_of_a_bursty_context_has_the_class_of_the_query() -> None:
     episodes = sample_training()
     classes = episodes.truth["class"].numpy()
     counts = (classes[:, :-1] == classes[:, -1:]).sum(1)
@@ -61,7 +61,7 @@ def test_a_bursty_context_has_copies_of_the_class_of_the_query() -> None:
     assert (all_labels(episodes) == classes % 16).all() and episodes.choices.all()
 
 
-def test_classes_of_other_sequences_are_independent() -> None:
+def test_classes_of_sequences_without_bursts_are_independent() -> None:
     classes = sample_training(p_bursty=0.0).truth["class"].numpy()
     assert (classes[:, :-1] == classes[:, -1:]).mean() == pytest.approx(1 / 64, abs=0.005)
     bursty = sample_training(p_bursty=0.3).truth["class"].numpy()
@@ -83,7 +83,7 @@ def test_classes_have_zipf_weights() -> None:
 
 
 @pytest.mark.parametrize("name", ["icl", "flip"])
-def test_tests_of_two_classes_have_four_items_of_each_and_their_labels_as_choices(name: str) -> None:
+def test_tests_with_two_classes_have_four_items_of_each_and_their_labels_as_choices(name: str) -> None:
     episodes = draw_test(name)
     given, admitted = all_labels(episodes), episodes.choices.numpy()
     assert (admitted.sum(1) == 2).all()
@@ -97,7 +97,7 @@ def test_tests_of_two_classes_have_four_items_of_each_and_their_labels_as_choice
     assert (given[np.arange(len(given)), nearest] == given[:, -1]).mean() > 0.99
 
 
-def test_classes_of_icl_are_new_in_every_sequence() -> None:
+def test_the_test_icl_has_new_classes_in_every_sequence() -> None:
     episodes = draw_test("icl", 4000, noise=0.0)
     assert (episodes.truth["class"] == -1).all()
     x = all_items(episodes)[:, 0]
@@ -106,7 +106,7 @@ def test_classes_of_icl_are_new_in_every_sequence() -> None:
     assert pairs == pytest.approx(np.full(16, 1 / 16), abs=0.015)
 
 
-def test_sequences_of_a_pair_have_equal_items_and_exchanged_labels() -> None:
+def test_paired_sequences_have_the_same_items_and_exchanged_labels() -> None:
     episodes = draw_test("icl_paired", 200)
     x, given = all_items(episodes), all_labels(episodes)
     assert (x[::2] == x[1::2]).all() and (given[::2] != given[1::2]).all()
@@ -115,8 +115,8 @@ def test_sequences_of_a_pair_have_equal_items_and_exchanged_labels() -> None:
         draw_test("icl_paired", 201)
 
 
-def test_flipped_labels_are_those_of_the_other_class() -> None:
-    """50 classes share 16 labels, so two labels have four classes and the others have three."""
+def test_flip_exchanges_the_labels_of_the_two_classes() -> None:
+    """Since 50 classes share 16 labels, two labels have four classes and the others have three."""
     episodes = draw_test("flip", 20_000, classes=50)
     classes, given = episodes.truth["class"].numpy(), all_labels(episodes)
     trained = classes % 16
@@ -128,7 +128,7 @@ def test_flipped_labels_are_those_of_the_other_class() -> None:
     assert shares.min() > 0.01 and shares.max() < 0.03
 
 
-def test_the_context_of_iwl_lacks_the_class_of_the_query() -> None:
+def test_iwl_contexts_do_not_contain_the_class_of_the_query() -> None:
     episodes = draw_test("iwl", 4000)
     classes, given = episodes.truth["class"].numpy(), all_labels(episodes)
     assert not (classes[:, :-1] == classes[:, -1:]).any()

@@ -1,4 +1,4 @@
-"""Functions are linear in the features of their family, and each feature depends on a single direction."""
+"""Features of families: functions are linear in them, and each feature depends on a single direction."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Sampled moments of every family against closed forms, within about four standard errors."""
+"""Sample moments of every family against closed forms, within about four standard errors."""
 
 import math
 
@@ -26,7 +26,7 @@ def new_generator(seed=0):
 
 
 def second_moment(y: Tensor) -> tuple[float, float]:
-    """Mean of y² over independent episodes, and its standard error."""
+    """Return the mean of y² over independent episodes, and its standard error."""
     episode_means = y.double().square().mean(dim=tuple(range(1, y.dim())))
     return episode_means.mean().item(), (episode_means.std() / math.sqrt(len(episode_means))).item()
 
@@ -56,7 +56,7 @@ def test_the_variance_of_combinations_agrees_with_quadrature():
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     x = torch.tensor(nodes)[:, None].expand(-1, 5)
     expected = (features(x).square() * torch.tensor(weights / weights.sum())[:, None]).sum()
-    # The frequency of the cosine needs 80 nodes; the other features need fewer.
+    # The cosine needs 80 nodes because of its frequency. The other features need fewer.
     assert build_family(Combination).normaliser == pytest.approx(expected.item(), abs=1e-6)
     assert build_family(Combination).normaliser == pytest.approx(20.58, abs=5e-3)
 
@@ -89,7 +89,7 @@ def test_linear_inputs_and_weights_are_standard_normal():
     torch.testing.assert_close(episodes.context.y, expected)
 
 
-def test_sparse_weights_have_exactly_s_non_zeros_at_uniform_positions():
+def test_sparse_weights_have_exactly_s_nonzero_entries_at_uniform_positions():
     episodes = build_family(SparseLinear, dim=8, sparsity=3).sample(Request(16_000, 1, new_generator()))
     nonzero = episodes.truth["weights"] != 0
     assert (nonzero.sum(1) == 3).all()
@@ -112,7 +112,7 @@ def test_the_sparse_support_lies_within_the_dimensions_of_a_curriculum(active):
 @pytest.mark.parametrize(("exponent", "rotation"), [(2.0, "episode"), (4.0, "episode"), (2.0, "batch"), (2.0, "fixed")])
 def test_skewed_covariance_has_power_law_eigenvalues_and_trace_d(exponent, rotation):
     dim = 6
-    # With rows of the identity instead of random z, the covariance is exact.
+    # With the rows of the identity instead of random z, the covariance is exact.
     maps = skewed_inputs(torch.eye(dim).expand(3, dim, dim), new_generator(), exponent, rotation)
     covariance = maps.transpose(1, 2) @ maps
     expected = torch.arange(1, dim + 1).double() ** -exponent
@@ -131,13 +131,13 @@ def test_skewed_covariance_has_power_law_eigenvalues_and_trace_d(exponent, rotat
 
 
 def test_skewed_rotations_are_uniform():
-    """Each entry of the covariance, averaged over episodes, is that of the identity."""
+    """The mean covariance over episodes is the identity."""
     x = build_family(SkewedLinear, dim=4).sample(Request(20_000, 1, new_generator())).context.x[:, 0]
     error = (x.unsqueeze(2) * x.unsqueeze(1)).std(0) / math.sqrt(len(x))
     assert ((x.T @ x / len(x) - torch.eye(4)).abs() < 4 * error).all()
 
 
-def test_relu_networks_agree_with_the_formula_of_the_paper():
+def test_relu_networks_agree_with_the_formula_in_the_paper():
     family = build_family(ReluNetwork, dim=3, hidden=7)
     episodes = family.sample(Request(4, 5, new_generator()))
     for b in range(4):
@@ -168,14 +168,14 @@ def test_the_normaliser_is_the_variance_given_the_shared_hidden_weights_and_d_on
     assert max(normalisers) > 6 > 4 > min(normalisers), "seeds differ"
 
 
-def test_the_normaliser_of_the_shipped_shared_network_is_its_second_moment():
+def test_the_normaliser_of_the_shipped_shared_network_is_the_second_moment_of_its_outputs():
     family = resolve_task("relu-network-shared", "small")[0].build()
     moment, error = second_moment(family.sample(Request(30_000, 6, new_generator())).context.y)
     assert abs(moment / family.normaliser - 1) < 4 * error / family.normaliser < 0.05
 
 
 def naive_tree(splits, leaves, x, node=0):
-    """Value at x of a tree in heap order."""
+    """Evaluate a tree in heap order at x."""
     if node >= len(splits):
         return leaves[node - len(splits)]
     return naive_tree(splits, leaves, x, 2 * node + (2 if x[splits[node]] > 0 else 1))
@@ -201,7 +201,7 @@ def test_decision_trees_reach_all_leaves():
     episodes = build_family(DecisionTree, dim=300).sample(Request(30, 300, new_generator()))
     trees_without_repeats = [b for b, splits in enumerate(episodes.truth["splits"].tolist()) if len(set(splits)) == 15]
     assert trees_without_repeats, "every tree repeats a coordinate"
-    # Without a repeated coordinate, each of the 16 leaves has probability 1/16, so 300 points miss a leaf in 1 of 1e7
+    # If no coordinate repeats, each of the 16 leaves has probability 1/16, so 300 points miss a leaf in one of 1e7
     # trees.
     for b in trees_without_repeats:
         assert set(episodes.context.y[b, :, 0].tolist()) == set(episodes.truth["leaves"][b].tolist())
@@ -213,7 +213,7 @@ def test_quadratic_functions_agree_with_their_formula():
     torch.testing.assert_close(episodes.context.y[..., 0], expected)
 
 
-def test_combination_features_are_those_of_the_paper():
+def test_combination_features_agree_with_the_paper():
     x = torch.tensor([[-2.0, 3.0, -1.5, 0.5, 1.0]])
     expected = torch.tensor([[2.0, 9.0, -3.375, 0.0, math.exp(0.2)]])
     torch.testing.assert_close(features(x), expected, atol=1e-6, rtol=1e-6)

@@ -1,4 +1,4 @@
-"""The defining property of every shift, and the parsing of shifts."""
+"""The defining property of every shift, and parsing of shift names."""
 
 import math
 
@@ -50,7 +50,7 @@ def test_orthants_put_the_context_in_one_orthant_and_do_not_constrain_the_query(
     assert episodes.scored.all()
 
 
-def test_orthogonal_queries_are_orthogonal_to_all_earlier_inputs_and_unscored_after_d_inputs():
+def test_the_orthogonal_query_is_orthogonal_to_fewer_than_d_earlier_inputs():
     episodes = draw("orthogonal-query")
     for n in range(DIM):
         before = episodes.context.x[:, :n].double()
@@ -64,14 +64,14 @@ def test_orthogonal_queries_are_orthogonal_to_all_earlier_inputs_and_unscored_af
     torch.testing.assert_close(episodes.targets.y[..., 0], noiseless_outputs(episodes, episodes.targets.x))
 
 
-def test_all_orthogonal_queries_are_scored_if_there_are_fewer_points_than_dimensions():
+def test_the_orthogonal_query_is_always_defined_with_fewer_points_than_dimensions():
     episodes = draw("orthogonal-query", points=3)
     assert episodes.scored.all()
     assert (episodes.context.x[:, 0] * episodes.targets.x[:, 1]).sum(-1).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("family", [LINEAR, NOISY], ids=["linear", "noisy"])
-def test_the_repeated_query_can_be_answered_without_error(family):
+def test_the_repeated_query_has_the_input_and_label_of_an_earlier_point(family):
     episodes = draw("repeated-query", family)
     assert not episodes.scored[:, 0].any()
     assert episodes.scored[:, 1:].all()
@@ -92,7 +92,7 @@ def test_subspace_sets_the_second_half_to_zero_and_does_not_change_the_first():
 
 
 @pytest.mark.parametrize("dim", [5, 6])
-def test_a_random_subspace_halves_the_rank_of_inputs_and_preserves_their_mean_squared_length(dim):
+def test_a_random_subspace_has_half_the_dimension_and_preserves_the_mean_squared_length(dim):
     family = Linear(Linear.Parameters(dim=dim))
     episodes = draw("subspace-random", family, episodes=500)
     ranks = torch.linalg.matrix_rank(episodes.context.x.double(), rtol=1e-5)
@@ -102,7 +102,7 @@ def test_a_random_subspace_halves_the_rank_of_inputs_and_preserves_their_mean_sq
     assert episodes.context.x.abs().amin((0, 1)).min() > 0, "all coordinates are used"
 
 
-def test_the_shift_skewed_has_the_spectrum_of_the_skewed_family_and_isotropic_that_of_the_identity():
+def test_the_shifts_skewed_and_isotropic_have_their_spectra():
     for shift, family in (("skewed", LINEAR), ("none", SKEWED)):
         x = draw(shift, family, episodes=4, points=20_000).context.x
         eigenvalues = torch.linalg.eigvalsh(x.transpose(1, 2) @ x / 20_000).flip(1)
@@ -113,7 +113,7 @@ def test_the_shift_skewed_has_the_spectrum_of_the_skewed_family_and_isotropic_th
 
 
 @pytest.mark.parametrize(("shift", "sigma"), [("noisy", 1.0), ("noisy-0.5", 0.5), ("noisy-2", 2.0)])
-def test_noise_has_the_standard_deviation_in_the_name_of_the_shift(shift, sigma):
+def test_the_name_of_a_noise_shift_sets_the_standard_deviation(shift, sigma):
     for family in (LINEAR, NOISY):
         episodes = draw(shift, family, episodes=2000)
         residual = episodes.context.y[..., 0] - noiseless_outputs(episodes, episodes.context.x)
@@ -164,9 +164,8 @@ def test_noise_to_signal_depends_on_the_noise_and_the_weight_scale(family, shift
     assert family.noise_to_signal(shift) == ratio
 
 
-def test_ridge_with_noise_to_signal_beats_other_penalties():
-    """The ratio is the Bayes-optimal penalty, so ridge regression with it has the lowest error, also under the weight
-    shift."""
+def test_the_noise_to_signal_ratio_is_the_best_ridge_penalty():
+    """The ratio is the Bayes-optimal penalty, also under the shift of the weight scale."""
     for shift in ("none", "weight-scale-2"):
         episodes = draw(shift, NOISY, episodes=4000, points=9)
         x, y = episodes.context.x.double(), episodes.context.y.double()
@@ -232,7 +231,7 @@ def test_all_spellings_of_a_shift_have_one_canonical_name(name, canonical_name, 
         ("x\ny", "not-applicable", []),
     ],
 )
-def test_bad_shifts_are_refused(name, code, names):
+def test_invalid_shifts_are_refused(name, code, names):
     with refused(code, *names):
         Shift.parse(name, FUNCTION_KINDS)
 
@@ -247,7 +246,7 @@ def test_the_name_of_a_shift_includes_its_number_of_examples(name):
         more.with_examples(40)
 
 
-def test_the_error_for_a_shift_that_a_family_lacks_lists_the_shifts_of_the_family():
+def test_the_error_for_an_unsupported_shift_lists_the_shifts_of_the_family():
     from iclbench.families.tabular.tabular import Tabular
 
     family = Tabular(Tabular.Parameters())
@@ -256,7 +255,7 @@ def test_the_error_for_a_shift_that_a_family_lacks_lists_the_shifts_of_the_famil
         family.parse_shift("orthants")
 
 
-def test_the_order_of_the_parts_of_a_shift_has_no_effect():
+def test_the_order_of_parts_in_a_combined_shift_has_no_effect():
     assert (
         SKEWED.parse_shift("points-9+Noisy-2+input_scale-3+isotropic").name
         == "isotropic+input-scale-3+noisy-2+points-9"
@@ -273,7 +272,7 @@ def test_the_order_of_the_parts_of_a_shift_has_no_effect():
     assert abs(residual.std() - 0.5) < 4 * 0.5 / math.sqrt(2 * residual.numel())
 
 
-def test_a_part_also_transforms_queries_that_another_part_sets():
+def test_parts_of_a_combined_shift_also_apply_to_queries_set_by_other_parts():
     orthants = draw("orthants+input-scale-3+noisy-1")
     torch.testing.assert_close(orthants.targets.x, 3 * draw("orthants").targets.x)
     # The label of the query is noisy.
@@ -285,7 +284,7 @@ def test_a_part_also_transforms_queries_that_another_part_sets():
 
 
 def test_the_oracle_under_noise_has_the_bayes_risk():
-    """E[tr((I + X'X)^-1) + 1] / 20 for unit noise and weights, with the rows of X from N(0, I_20)."""
+    """For unit noise and weights, the risk is E[tr((I + X'X)^-1) + 1] / 20, where the rows of X are N(0, I_20)."""
     task = resolve_task("skewed-linear", "paper", {"episodes": 640})[0]
     prompts = PromptSet(task, "paper", task.shift_name("noisy-1+isotropic"))
     (ridge,) = contestants.baselines(prompts, ["ridge"])
@@ -306,7 +305,7 @@ def test_ridge_is_not_an_oracle_if_a_query_repeats_a_noisy_point():
         for shift in ("none", "noisy-2", "repeated-query", "repeated-query+noisy-2")
     }
     assert [ridge.kind for ridge in ridge_by_shift.values()] == ["oracle", "oracle", "baseline", "baseline"]
-    # The identities differ, so that cached rows of the oracle are not used for the baseline.
+    # The identities must differ, or cached rows of the oracle would be used for the baseline.
     assert ridge_by_shift["none"].identity != ridge_by_shift["repeated-query"].identity
     linear = resolve_task("linear", "smoke")[0]
     (ridge,) = contestants.baselines(PromptSet(linear, "smoke", "repeated-query"), ["ridge"])
@@ -314,7 +313,7 @@ def test_ridge_is_not_an_oracle_if_a_query_repeats_a_noisy_point():
 
 
 class Mirrored(Linear):
-    """A plug-in with two kinds of shift in addition to the common kinds."""
+    """A plug-in that adds two kinds of shift to the common ones."""
 
     shift_kinds = {
         **FUNCTION_KINDS,
@@ -323,7 +322,7 @@ class Mirrored(Linear):
     }
 
 
-def test_kinds_of_shift_of_a_plug_in_combine_with_the_common_kinds():
+def test_shifts_of_a_plug_in_combine_with_common_shifts():
     family = Mirrored(Mirrored.Parameters(dim=DIM))
     plain = draw("skewed+noisy-2", family)
     for name in ("mirrored+skewed+noisy-2", "noisy-2.0+skewed+mirrored"):

@@ -1,4 +1,4 @@
-"""Episodes of the family climate against the formulas in its docstrings and the sizes in the paper."""
+"""Episodes of the family `climate` against the formulas in its docstrings and the sizes in the paper."""
 
 import math
 
@@ -18,7 +18,7 @@ from tests.refusals import refused
 
 LATITUDES, LONGITUDES = 42.25 + 0.5 * np.arange(22), 8.25 + 0.5 * np.arange(40)
 KM_PER_LONGITUDE = 111.2 * math.cos(math.radians(47.5))
-# Numbers of six-hourly steps from January to June 2019, and in the complete year.
+# Number of six-hourly steps from January to June 2019, and in the complete year.
 STEPS_OF_FIRST_HALF, STEPS_OF_YEAR = 181 * 4, 365 * 4
 
 
@@ -34,7 +34,7 @@ def draw(episodes: int = 1500, points: int = 100, seed: int = 0, family: Climate
 
 
 def temperature(hours, latitude, longitude, metres):
-    """The expected temperature according to the docstring of `weather`."""
+    """Return the expected temperature according to the docstring of `weather`."""
     sea_level = 14 - 0.7 * (latitude - 47.5)
     year = -11 * np.cos(2 * np.pi * (hours / 24 - 20) / 365)
     day = 4 * np.cos(2 * np.pi * (hours + longitude / 15 - 15) / 24)
@@ -49,7 +49,7 @@ def test_the_map_follows_its_formula_and_resembles_central_europe() -> None:
     for segments in (elevation._RIDGES, elevation._TROUGHS):
         profiles = []
         for (lat, lon), (end_lat, end_lon), height, width in segments:
-            # Distances to the nearest of many points on the segment.
+            # Distance to the nearest of many points on the segment.
             n, e = 111.2 * (lat + share * (end_lat - lat) - 42), KM_PER_LONGITUDE * (lon + share * (end_lon - lon) - 8)
             nearest = [np.sqrt((north[r] - n[:, 0]) ** 2 + (east - e[:, 0]) ** 2).min(0) for r in range(len(LATITUDES))]
             profiles.append(height * np.exp(-(np.array(nearest) ** 2) / (2 * width**2)))
@@ -86,7 +86,7 @@ def test_the_climate_has_yearly_and_daily_cycles_and_a_lapse_rate() -> None:
 
 
 def test_fields_have_the_covariance_of_the_kernel() -> None:
-    """Fields are linear in the normal numbers, so the fields of unit vectors are a factor of the covariance."""
+    """Fields are linear in the normal numbers, so the fields for unit vectors form a factor of the covariance."""
     weather = Weather(*(torch.tensor([value]).double() for value in (180.0, 9.0, 2.5)))
     times, rows, columns = 3, 4, 5
     count = times * rows * columns
@@ -127,8 +127,8 @@ def test_every_point_on_land_is_either_context_or_target() -> None:
     assert (episodes.context.y[~episodes.context.mask] == 0).all() and episodes.targets.mask.sum() > 1500
 
 
-def test_temperatures_are_climate_plus_noise() -> None:
-    """With weather of a very small amplitude, temperatures minus the climate are the noise."""
+def test_temperatures_are_the_climate_plus_noise() -> None:
+    """If the amplitude of the weather is tiny, temperatures minus the climate are the noise."""
     family = build_family(cells=4, times=2, amplitude=(0.01, 0.01), noise=0.7)
     episodes = draw(400, family=family)
     x = family.to_coordinates(episodes.targets.x, episodes.truth["start"][:, 0])[episodes.targets.mask].numpy()
@@ -140,7 +140,7 @@ def test_temperatures_are_climate_plus_noise() -> None:
     assert stats.kstest(residual, stats.norm(0, math.hypot(0.7, 0.01)).cdf).pvalue > 1e-3
 
 
-def test_temperatures_are_standardised_by_land_from_january_to_june() -> None:
+def test_temperatures_are_standardised_with_moments_over_land_in_the_first_half_of_the_year() -> None:
     family = build_family()
     metres = elevation.embedded_elevation().numpy()
     land = np.argwhere(np.isfinite(metres))
@@ -156,7 +156,7 @@ def test_temperatures_are_standardised_by_land_from_january_to_june() -> None:
     assert abs(episodes.context.y.square().mean() - 1) < 0.1, "patches are approximately standardised, too"
 
 
-def test_the_patch_clock_starts_in_each_patch_and_the_training_clock_is_that_of_the_year() -> None:
+def test_times_are_relative_to_the_patch_or_to_the_training_half_of_the_year() -> None:
     patch_clock = draw(20, family=build_family(targets=3))
     assert sorted(set(patch_clock.context.x[patch_clock.context.mask][:, 0].tolist())) == pytest.approx(
         [-(1.5**0.5), 0, 1.5**0.5]
@@ -178,7 +178,7 @@ def test_the_patch_clock_starts_in_each_patch_and_the_training_clock_is_that_of_
 
 
 @pytest.mark.parametrize(("sizes", "low", "high"), [("appendix", 3, 1), ("section", 100, 5)])
-def test_sizes_have_the_ranges_of_the_paper(sizes: str, low: int, high: int) -> None:
+def test_sizes_are_uniform_over_the_ranges_in_the_paper(sizes: str, low: int, high: int) -> None:
     family = build_family(targets=1, related_sizes=sizes)
     episodes = draw(300, family=family)
     metres = elevation.embedded_elevation().isfinite()
@@ -202,7 +202,7 @@ def test_sizes_have_the_ranges_of_the_paper(sizes: str, low: int, high: int) -> 
 
 
 @pytest.mark.parametrize(("sizes", "low", "high"), [("appendix", 5, 16), ("section", 1, 3)])
-def test_all_sizes_are_equally_likely(sizes: str, low: int, high: int) -> None:
+def test_all_sizes_of_small_patches_are_equally_likely(sizes: str, low: int, high: int) -> None:
     episodes = draw(family=build_family(cells=4, times=1, targets=1, related_sizes=sizes))
     metres = elevation.embedded_elevation().isfinite()
     is_land = np.array([metres[r : r + 4, c : c + 4].all().item() for r, c in episodes.truth["corner"].tolist()])
@@ -234,7 +234,7 @@ def test_training_and_evaluation_use_different_times_and_patches_are_independent
     assert (torch.stack([*quarters.values()]).sum(0) == 1).all()
 
 
-def test_the_kernel_of_the_weather_is_log_uniform_and_prompts_are_stratified() -> None:
+def test_weather_parameters_are_log_uniform_and_stratified_in_prompts() -> None:
     ranges = {"space": (100, 600), "time": (6, 48), "amplitude": (1, 4)}
     truth = draw().truth
     prompts = SMALL.sample_prompts(Request(64, 10, torch.Generator().manual_seed(0)))

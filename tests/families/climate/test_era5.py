@@ -1,4 +1,4 @@
-"""Episodes of netCDF files, compared with selections by xarray, and errors for unsuitable files."""
+"""Episodes from netCDF files against selections by xarray, and errors for unsuitable files."""
 
 import gc
 import json
@@ -20,7 +20,7 @@ from iclbench.families.request import Request
 from tests.families.climate import wfde5_files
 from tests.refusals import refused
 
-# The number of times, 4 a day, in the first half of the year.
+# The number of times in the first half of the year, four per day.
 FIRST_HALF = 181 * 4
 REGION = {"lat": slice(42, 53), "lon": slice(8, 28)}
 
@@ -60,7 +60,7 @@ def replace_month(folder: Path, month: int, dataset: xr.Dataset) -> Path:
 
 
 def load_year(folder: Path) -> tuple[xr.DataArray, xr.DataArray]:
-    """Temperatures and elevation of the region as xarray reads them."""
+    """Read temperatures and elevation of the region with xarray."""
     months = [xr.load_dataset(wfde5_files.tair_path(folder, month))["Tair"] for month in range(1, 13)]
     elevation = xr.load_dataset(folder / "ASurf_WFDE5_CRU_v2.1.nc")["ASurf"]
     tair = xr.concat(months, "time", coords="minimal", compat="override")
@@ -68,7 +68,7 @@ def load_year(folder: Path) -> tuple[xr.DataArray, xr.DataArray]:
 
 
 @pytest.mark.slow
-def test_patches_equal_the_selections_of_xarray(data: Path) -> None:
+def test_patches_equal_selections_by_xarray(data: Path) -> None:
     tair, asurf = load_year(data / "era5")
     for family in (build_family(data), build_family(data, clock="training").held_out()):
         episodes = draw(family, 6, related=2)
@@ -248,14 +248,14 @@ def test_files_with_axes_larger_than_the_byte_limit_are_refused(files: Path, mon
 
 
 @pytest.mark.parametrize("preset", ["smoke", "small", "paper"])
-def test_shapes_and_budgets_equal_those_of_climate(preset: str) -> None:
-    """Backbones then have the same sizes for both tasks."""
+def test_shapes_and_training_budgets_are_the_same_as_for_climate(preset: str) -> None:
+    """Backbones must have the same sizes for both tasks."""
     era5, climate = (resolve_task(name, preset)[0] for name in ("era5", "climate"))
     assert era5.shape(era5.build()) == climate.shape(climate.build())
     assert load_task("era5")[1].presets[preset].budget == load_task("climate")[1].presets[preset].budget
 
 
-def test_stored_moments_are_exact_and_need_no_files(data):
+def test_moments_are_stored_exactly_and_can_be_used_without_the_files(data):
     measured = build_family(data)
     stored = build_family(None)
     stored.learned = json.loads(json.dumps(measured.learn()))

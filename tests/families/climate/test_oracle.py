@@ -23,14 +23,14 @@ NOISE = 0.3
 def build_family_oracle_and_episodes(
     count: int, points: int = 20, **parameters
 ) -> tuple[Climate, ClimateOracle, Episodes]:
-    """Build the family, draw held-out episodes, and build the oracle with access to their truth."""
+    """Build the family, the oracle with access to the truth, and held-out episodes."""
     family = Climate(ClimateParameters(cells=5, **parameters)).held_out()
     episodes = family.sample(Request(count, points, torch.Generator().manual_seed(0))).to(dtype=torch.float64)
     return family, ClimateOracle(None, TaskFacts(family=family)).informed(episodes.truth), episodes
 
 
 def points_in_physical_units(family: Climate, episodes: Episodes, e: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Inputs and temperatures of the points of an episode in physical units, context first, and the context size."""
+    """Return inputs and temperatures of an episode in physical units, context points first, and the context size."""
     valid_points = [
         (points.x[e][points.mask[e]], points.y[e][points.mask[e]]) for points in (episodes.context, episodes.targets)
     ]
@@ -63,7 +63,7 @@ def test_the_posterior_is_the_conditional_of_a_normal_distribution(clock: str) -
         np.testing.assert_allclose(means[e, valid], (mean - shift) / scale, atol=1e-6)
         np.testing.assert_allclose(covariances[e, valid, valid], covariance / scale**2, atol=1e-8)
         np.testing.assert_allclose(answer.marginals.std[e, valid, 0], np.sqrt(np.diag(covariance)) / scale, atol=1e-6)
-        # The density of the targets is the density of all points divided by that of the context.
+        # The density of the targets is the density of all points over the density of the context.
         density = densities[e].item() - (len(x) - n) * math.log(scale)
         joint_density = stats.multivariate_normal(expected, joint).logpdf(y)
         context_density = stats.multivariate_normal(expected[:n], joint[:n, :n]).logpdf(y[:n])
@@ -71,7 +71,7 @@ def test_the_posterior_is_the_conditional_of_a_normal_distribution(clock: str) -
 
 
 def test_joint_and_marginal_predictions_are_calibrated() -> None:
-    """Whitened errors of all targets of all episodes are independent standard normal numbers."""
+    """The whitened errors at all targets are independent standard normal numbers."""
     _, oracle, episodes = build_family_oracle_and_episodes(400, targets=12, max_related=0)
     mean, covariance = oracle.posterior(oracle.condition(episodes.context), episodes.targets.x)
     error = (episodes.targets.y[..., 0] - mean).unsqueeze(-1)
@@ -128,7 +128,7 @@ def test_masked_points_are_ignored() -> None:
     assert torch.allclose(before.factor, after.factor, atol=1e-9)
 
 
-def test_another_family_and_missing_truth_are_refused() -> None:
+def test_an_oracle_of_another_family_or_without_the_truth_is_refused() -> None:
     with refused("not-applicable", "ClimateOracle", "climate"):
         ClimateOracle(None, TaskFacts(family=Linear(Linear.Parameters())))
     family, _, episodes = build_family_oracle_and_episodes(1)

@@ -8,20 +8,20 @@ import numpy as np
 import xarray as xr
 
 YEAR = 2019
-# The region and a margin of two cells; the official files cover the world.
+# The region and a margin of two cells. The official files cover the world.
 LATITUDES = np.arange(41.25, 54, 0.5)
 LONGITUDES = np.arange(7.25, 29, 0.5)
 _FILL = np.float32(1e20)
 
 
 def elevation() -> np.ndarray:
-    """Elevation in metres, with sea (NaN) in the south-west."""
+    """Return the elevation in metres. The south-west is sea (NaN)."""
     height = 200 + 40 * (LATITUDES - 42)[:, None] ** 2 + 10 * (LONGITUDES - 8)
     return np.where((LATITUDES[:, None] < 45) & (LONGITUDES < 12), np.nan, height)
 
 
 def temperatures(month: int, hours: int = 6) -> tuple[np.ndarray, np.ndarray]:
-    """Times, and temperatures that differ between cells and are missing at sea."""
+    """Return times, and temperatures that differ between cells and are missing at sea."""
     start = np.datetime64(f"{YEAR}-{month:02}", "M")
     times = np.arange(start.astype("datetime64[h]"), (start + 1).astype("datetime64[h]"), hours)
     hour = (times - np.datetime64(f"{YEAR}-01-01T00", "h")).astype(float)[:, None, None]
@@ -41,7 +41,7 @@ def asurf() -> xr.Dataset:
 
 
 def write(folder: Path, months: int = 12) -> Path:
-    """Write all files of a year with every sixth hour."""
+    """Write the files of a year with a value every six hours."""
     folder.mkdir(parents=True, exist_ok=True)
     save(asurf(), folder / "ASurf_WFDE5_CRU_v2.1.nc")
     for month in range(1, months + 1):

@@ -1,4 +1,4 @@
-"""Files of event sequences in all formats, written independently of the readers."""
+"""Writers of event sequences in all formats, independent of the readers."""
 
 import json
 
@@ -8,8 +8,8 @@ HEADER = "user_id,item_id,timestamp,state_label,comma_separated_list_of_features
 
 
 def sequences(count=12, longest=9, kinds=4, seed=0):
-    """Times and marks of `count` sequences of 1 to `longest` events. Times are multiples of 1/64, so that sums and
-    differences are exact."""
+    """Draw times and marks of `count` sequences of 1 to `longest` events. Times are multiples of 1/64, so that sums
+    and differences are exact."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, longest + 1, count)
     times = [np.cumsum(rng.integers(1, 200, n)) / 64 for n in lengths]
@@ -19,7 +19,7 @@ def sequences(count=12, longest=9, kinds=4, seed=0):
 
 
 def npz_arrays(times, marks):
-    """The arrays of the format of Meta TPP."""
+    """Return the arrays in the format of Meta TPP."""
     longest = max(map(len, times))
     arrays = {name: np.zeros((len(times), longest), dtype=np.float32) for name in ("times", "marks", "masks")}
     for row, (row_times, row_marks) in enumerate(zip(times, marks, strict=True)):
@@ -46,7 +46,7 @@ def write_jsonl(path, times, marks=None, ends=None):
 
 
 def write_jodie(path, times, marks, features=4):
-    """Write the rows of all users in order of time. Only one of the `features` features is in the header."""
+    """Write the rows of all users in order of time. The header names only one of the `features` features."""
     rows = [
         (float(t), index, user, k)
         for user, sequence in enumerate(zip(times, marks, strict=True))

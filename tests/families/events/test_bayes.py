@@ -1,4 +1,4 @@
-"""The predictor that averages over point processes, against quadrature, the oracle and time rescaling."""
+"""`BayesEvents`, which averages over point processes, against quadrature, the oracle and time rescaling."""
 
 import math
 from dataclasses import replace
@@ -25,7 +25,7 @@ POINTS = 9
 
 
 def in_float64(episodes: Episodes) -> Episodes:
-    """Events in float64, so that predictions are in float64, too."""
+    """Convert events to float64, so that predictions are in float64, too."""
     return replace(episodes, context=episodes.context.to(dtype=torch.float64))
 
 
@@ -34,13 +34,13 @@ def bayes(family: PointProcess, shift: str = "none", **settings: int) -> BayesEv
 
 
 def rates(answer: EventPrediction, gap: float, episodes: int) -> np.ndarray:
-    """Density of an event with each mark after a gap."""
+    """Return the density of an event with each mark after a gap."""
     gaps = torch.full((episodes, POINTS), gap, dtype=torch.float64)
     return (answer.log_density(gaps).unsqueeze(-1) + answer.log_marks(gaps)).exp().numpy()
 
 
 def mark_probabilities(marks: np.ndarray) -> np.ndarray:
-    """The shares of the marks that followed the last mark, with 1 added to every count."""
+    """Return the share of each mark among those that followed the last mark, with 1 added to every count."""
     counts = np.ones(3)
     for previous, following in pairwise(marks.astype(int)):
         counts[following] += previous == marks[-1]
@@ -48,7 +48,7 @@ def mark_probabilities(marks: np.ndarray) -> np.ndarray:
 
 
 def expected_density(kind: str, family: PointProcess, gaps: np.ndarray, next_gap: float) -> float:
-    """Density of the next gap, by quadrature over the parameters of this kind of process."""
+    """Return the density of the next gap by quadrature over the parameters of this kind of process."""
     parameters, all_gaps = family.parameters, np.append(gaps, next_gap)
     if kind == "poisson":  # the logarithm of the rate is uniform
 
@@ -99,7 +99,7 @@ def test_densities_equal_quadrature_over_the_parameters(kind: str, tolerance: fl
 
 
 def test_predictions_equal_the_oracle_if_all_parameters_are_fixed() -> None:
-    """Hawkes processes with one mark and one value of every parameter."""
+    """The family has only Hawkes processes with one mark and one value of every parameter."""
     family = build_family("hawkes", marks=1, base=(0.3, 0.3), radius=(0.6, 0.6), decay=(1.5, 1.5))
     episodes = in_float64(draw(family, 6, POINTS, shift="time-scale-3"))
     oracle = EventOracle(facts=TaskFacts(family=family)).informed(episodes.truth)
@@ -111,8 +111,8 @@ def test_predictions_equal_the_oracle_if_all_parameters_are_fixed() -> None:
     np.testing.assert_allclose(prediction.quantile(0.3), expected.quantile(0.3), rtol=1e-6)
 
 
-def test_kinds_of_process_have_their_posterior_weights() -> None:
-    """The weights of 32 Hawkes processes and a few processes of other kinds are computed one by one."""
+def test_processes_are_averaged_with_their_posterior_weights() -> None:
+    """The reference computes the weights of 32 Hawkes processes and a few other processes one by one."""
     family = build_family()
     episodes = in_float64(draw(family, 5, POINTS))
     predictor = bayes(family, processes=32, components=8_000)
@@ -145,7 +145,7 @@ def test_kinds_of_process_have_their_posterior_weights() -> None:
 
 @pytest.mark.parametrize("shift", ["none", "time-scale-0.5", "only-hawkes", "branching-0.9"])
 def test_predictions_are_calibrated(shift: str) -> None:
-    """Integrated intensities are unit exponentials over episodes of all kinds."""
+    """Integrated intensities have the unit exponential distribution over episodes of all kinds."""
     family = build_family(burn_in=shift == "only-hawkes")
     episodes = draw(family, 300, POINTS, seed=1, shift=shift)
     answer = bayes(family, shift, processes=1024, components=64).predict_next(episodes.context)
@@ -155,7 +155,7 @@ def test_predictions_are_calibrated(shift: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_loss_is_between_that_of_the_oracle_and_those_of_other_predictors_without_the_truth() -> None:
+def test_the_loss_is_higher_than_for_the_oracle_and_lower_than_for_baselines() -> None:
     family = build_family()
     episodes = draw(family, 400, 16, seed=2)
     facts = TaskFacts(family=family, marks=3)
@@ -198,7 +198,7 @@ def test_predictions_at_selected_prefixes_agree_and_extreme_gaps_give_finite_pre
     torch.testing.assert_close(predictor.predict_next(replace(points, y=y)).mean(), answer.mean())
 
 
-def test_other_families_and_large_matrices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_families_and_too_large_matrices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with refused("not-applicable", "BayesEvents", "point-process"):
         BayesEvents(facts=TaskFacts(family=Linear(Linear.Parameters())))
     monkeypatch.delenv("ICLBENCH_MAX_BYTES", raising=False)
@@ -207,7 +207,7 @@ def test_other_families_and_large_matrices_are_refused(monkeypatch: pytest.Monke
         bayes(family).predict_next(draw(build_family(), 1, 2).context)
 
 
-def test_the_shortest_gap_is_scaled_with_the_unit_of_time() -> None:
+def test_the_minimum_gap_scales_with_the_unit_of_time() -> None:
     """With times multiplied by 1e-6, a gap of 1e-10 is not clamped."""
     family = build_family()
     points = in_float64(draw(family, 4, 6)).context

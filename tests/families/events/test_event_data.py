@@ -10,7 +10,7 @@ from tests.refusals import refused
 
 
 def event_data(*times, ends=None, marks=None):
-    """Sequences of absolute times. Without `marks`, the mark of an event is its number."""
+    """Build sequences from absolute times. Without `marks`, the mark of an event is its number."""
     gaps = [np.diff(np.array(sequence, dtype=float), prepend=0.0) for sequence in times]
     counts = np.array([len(sequence) for sequence in times])
     ends = ends or [None] * len(times)
@@ -32,7 +32,7 @@ def absolute_times(data):
     return [times.tolist() for times in np.split(data.times(), np.cumsum(data.counts)[:-1])]
 
 
-def test_the_error_for_ties_names_their_first_event_and_their_number():
+def test_the_error_for_ties_names_the_first_tied_event_and_the_number_of_ties():
     data = event_data([1, 2, 2, 3], [1, 5, 5, 5])
     with refused("bad-data", "event 2", "2 more", "task.ties=keep-first"):
         data.resolve_ties("refuse")
@@ -58,7 +58,7 @@ def test_keep_first_keeps_one_event_per_time_and_removes_events_at_time_0():
     assert absolute_times(event_data([1], [0, 0]).resolve_ties("keep-first")) == [[1]], "the second sequence is removed"
 
 
-def test_spread_moves_tied_events_to_equal_distances_within_a_step_of_the_clock():
+def test_spread_distributes_tied_events_evenly_over_a_step_of_the_clock():
     data = event_data([4, 8, 8, 8, 8, 10], [0, 0, 3, 6], [5, 5], ends=[11, None, 5]).resolve_ties("spread")
     expected = [4, 8, 8.5, 9, 9.5, 10], [2 / 3, 4 / 3, 3, 6], [5, 6]
     np.testing.assert_allclose(data.times(), np.concatenate(expected), rtol=1e-12)
@@ -76,7 +76,7 @@ GAPS = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=12), min_size=1
 @settings(max_examples=100, deadline=None)
 @given(GAPS.filter(lambda gaps: any(map(any, gaps))), st.integers(-20, 20))
 def test_spread_preserves_the_order_and_resolves_all_ties(gaps, exponent):
-    """This holds for all units of time and all numbers of tied events."""
+    """The unit of time and the number of tied events are arbitrary."""
     times = [2.0**exponent * np.cumsum(sequence) for sequence in gaps]
     step = 2.0**exponent * min(gap for sequence in gaps for gap in sequence if gap)
     data = event_data(*times).resolve_ties("spread")
@@ -88,7 +88,7 @@ def test_spread_preserves_the_order_and_resolves_all_ties(gaps, exponent):
         np.testing.assert_allclose(delay[is_unique], 0, atol=1e-9 * step)
 
 
-def test_sequences_can_start_at_their_first_event_which_is_then_removed():
+def test_from_first_event_measures_times_from_the_first_event_and_removes_it():
     data = event_data([1e9, 1e9 + 1, 1e9 + 4], [7], [-3, -1], ends=[1e9 + 5, 9, None]).from_first_event()
     assert absolute_times(data) == [[1, 4], [], [2]]
     assert data.marks.tolist() == [1, 2, 5] and data.sequence_numbers.tolist() == [0, 1, 2]
@@ -126,7 +126,7 @@ def test_the_fingerprint_depends_on_all_data():
     assert len({fingerprint(), *changed}) == 5
 
 
-def test_windows_without_events_are_preserved_at_all_positions():
+def test_windows_without_events_are_preserved():
     data = event_data([], [1, 2], [], [3], [], ends=[7, 4, 8, None, 9])
     assert data.counts.tolist() == [0, 2, 0, 1, 0] and data.is_first.tolist() == [True, False, True]
     assert (
@@ -144,8 +144,8 @@ def test_windows_without_events_are_preserved_at_all_positions():
     assert spread.open_intervals.tolist() == [7, 5, 8, 3], "a first event at time 0 is delayed by half a step of 4"
 
 
-def test_mean_gaps_are_observed_time_per_event():
-    """Open intervals count as observed time, so a mean gap is the inverse of the maximum-likelihood rate."""
+def test_the_mean_gap_is_the_observed_time_per_event():
+    """Open intervals count as observed time, so the mean gap is the inverse of the maximum-likelihood rate."""
     data = event_data([1, 2], [], [3], ends=[5, 7, None])
     assert data.mean_gap == (5 + 7 + 3) / 3
     assert data.mean_first_gap == (1 + 7 + 3) / 2

@@ -1,4 +1,4 @@
-"""Open intervals at the end of observation windows in losses, evaluations and classical fits."""
+"""Open intervals at the end of observation windows: losses, evaluations and fits of baselines."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SHAPE = TaskShape(x_dim=0, points=16, y_dim=3, marks=1, head="event")
 
 
 class ConstantRate(Backbone[BackboneSettings]):
-    """Predicts a Poisson process with the same rate for all contexts."""
+    """A model that predicts a Poisson process with the same rate for all contexts."""
 
     Settings = BackboneSettings
     order = "causal"
@@ -57,7 +57,7 @@ class ConstantRate(Backbone[BackboneSettings]):
 
 
 class ConstantRateSet(SetBackbone[SetSettings]):
-    """`ConstantRate` as a set model, which is trained on one random cut of every sequence."""
+    """`ConstantRate` as a set model, which is trained on one random prefix of every sequence."""
 
     Settings = SetSettings
     heads = ("event",)
@@ -75,7 +75,7 @@ def poisson(rate: Tensor, x: Tensor) -> HazardEvent:
 
 
 def windows(count: int, end: float = END, rate: float = 1.0, seed: int = 0) -> list[list[float]]:
-    """Times of events of Poisson processes in windows that end at `end`; some windows have no events."""
+    """Draw event times of Poisson processes in windows that end at `end`. Some windows have no events."""
     rng = np.random.default_rng(seed)
     sequences = []
     for _ in range(count):
@@ -109,8 +109,8 @@ def prompts_of(path: Path, **parameters: Any) -> PromptSet:
     return PromptSet(task, "smoke")
 
 
-def test_a_window_without_events_is_one_open_interval(tmp_path: Path) -> None:
-    """This holds at all positions in a file."""
+def test_a_window_without_events_is_a_single_open_interval(tmp_path: Path) -> None:
+    """The window may be at any position in the file."""
     times = [[], [1.0, 2.0], [], [0.5], []] * 3
     path = write(tmp_path / "windows.jsonl", times)
     family = Events(EventParameters(path=str(path), split="file"))
@@ -134,14 +134,14 @@ def test_a_window_without_events_is_one_open_interval(tmp_path: Path) -> None:
         ('{"times": [], "end": 2}', []),
     ],
 )
-def test_a_file_with_only_a_window_without_events_is_refused(tmp_path: Path, rows: str, names: list) -> None:
+def test_a_file_without_events_is_refused(tmp_path: Path, rows: str, names: list) -> None:
     path = tmp_path / "windows.jsonl"
     path.write_text(rows + "\n")
     with refused("bad-data", path, *names):
         episodes_of(path)
 
 
-def test_a_part_of_the_split_without_events_is_refused(tmp_path: Path) -> None:
+def test_a_split_with_a_part_without_events_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "windows.jsonl", [[1.0]] * 8 + [[]] * 2)
     with refused("bad-data", path, "'test'", "-o task.split_seed"):
         episodes_of(path, split="file")
@@ -154,7 +154,7 @@ def test_open_intervals_out_of_range_for_float32_are_refused(tmp_path: Path) -> 
 
 
 def test_the_loss_is_the_likelihood_of_all_windows_per_event(file: Path) -> None:
-    """The negative log-likelihood of a Poisson process is the rate times the observed time, minus the log rate for each
+    """The negative log-likelihood of a Poisson process is the rate times the observed time, minus the log rate per
     event."""
     episodes = episodes_of(file)
     events = int(episodes.scored.sum())
@@ -174,7 +174,7 @@ def test_the_loss_of_a_batch_without_events_is_the_sum_of_log_survivals(file: Pa
     assert loss.item() == pytest.approx(RATE * END * len(empty), rel=1e-6)
 
 
-def test_the_mean_loss_over_random_cuts_of_windows_is_that_of_all_windows(file: Path) -> None:
+def test_the_mean_loss_over_random_prefixes_is_the_loss_of_complete_windows(file: Path) -> None:
     episodes = episodes_of(file)
     repeated = episodes[torch.arange(len(episodes)).repeat(400)]
     loss, _ = ConstantRateSet(SetSettings(), SHAPE).loss(repeated, 0.5, torch.Generator().manual_seed(1))
@@ -182,7 +182,7 @@ def test_the_mean_loss_over_random_cuts_of_windows_is_that_of_all_windows(file: 
     assert loss.item() == pytest.approx(expected, abs=0.02)
 
 
-def test_a_batch_shared_by_two_processes_has_the_same_loss(file: Path) -> None:
+def test_the_loss_of_a_batch_is_the_same_on_one_and_on_two_processes(file: Path) -> None:
     episodes = episodes_of(file)
     order = episodes.scored.sum(1).argsort()  # the first process has the windows without events
     model = ConstantRate()
@@ -194,7 +194,7 @@ def test_a_batch_shared_by_two_processes_has_the_same_loss(file: Path) -> None:
 
 @pytest.mark.parametrize("name", ["gpt2", "mamba", "thp", "cmhp", "coqe", "cnp", "np", "tnp"])
 def test_backbones_do_not_read_open_intervals(name: str, file: Path) -> None:
-    """Predictions do not depend on the values of open intervals."""
+    """Changing the values of open intervals does not change predictions."""
     cls = BACKBONES.get(name)
     torch.manual_seed(0)
     model = cls(cls.Settings(**cls.at_budget(5_000, SHAPE)), SHAPE).eval()
@@ -242,14 +242,14 @@ def test_the_headline_is_the_likelihood_of_all_windows_per_event(file: Path) -> 
     assert not values["metric"].isin(["covered_50", "covered_90"]).any(), (
         "censoring biases the coverage of observed gaps"
     )
-    # The bootstrap resamples episodes, each with its observed time and its number of events.
+    # The bootstrap resamples episodes together with their observed times and numbers of events.
     resamples = np.random.default_rng(prompts.seed).integers(len(counts), size=(1000, len(counts)))
     ratios = [RATE * observed[rows].sum() / counts[rows].sum() - math.log(RATE) for rows in resamples]
     low, high = np.quantile(ratios, [0.025, 0.975])
     assert (headline.loc["nll", "low"], headline.loc["nll", "high"]) == pytest.approx((low, high), rel=1e-6)
 
 
-def test_the_table_of_errors_has_sums_and_numbers_of_events(file: Path) -> None:
+def test_the_table_of_errors_has_the_summed_loss_and_number_of_events_per_episode(file: Path) -> None:
     prompts = prompts_of(file)
     counts = prompts.episodes.scored.sum(1).numpy()
     (poisson_baseline,) = baselines(prompts, ["poisson"])
@@ -274,7 +274,7 @@ def test_the_table_of_errors_has_sums_and_numbers_of_events(file: Path) -> None:
     assert gap is not None and gap.value == pytest.approx(headlines["constant-rate"] - headlines["poisson"], rel=1e-6)
 
 
-def test_files_without_ends_have_no_open_interval(tmp_path: Path) -> None:
+def test_files_without_window_ends_have_no_open_intervals(tmp_path: Path) -> None:
     path = write(tmp_path / "windows.jsonl", [sequence for sequence in windows(60) if sequence], end=None)
     values = evaluate([contestant_of_predictor("constant-rate", ConstantRate())], prompts_of(path))
     assert "covered_50" in set(values["metric"]) and "nll_open" not in set(values["metric"])
@@ -283,10 +283,10 @@ def test_files_without_ends_have_no_open_interval(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [END, None])
 @pytest.mark.parametrize("factor", [1e-4, 3600.0])
-def test_the_unit_of_time_changes_likelihoods_by_its_logarithm_and_no_scores(
+def test_a_unit_of_time_shifts_log_likelihoods_by_its_logarithm_and_preserves_scores(
     tmp_path: Path, factor: float, end: float | None
 ) -> None:
-    """This holds for all baselines, also before the first event, where predictions depend only on training data."""
+    """This includes predictions before the first event, which depend only on training data."""
     times = [sequence for sequence in windows(60, rate=4.0) if sequence or end]
     marks = [[n % 3 for n in range(len(sequence))] for sequence in times]
     names = ("poisson", "renewal", "markov-marks", "hawkes-mle")
@@ -308,7 +308,8 @@ def test_the_unit_of_time_changes_likelihoods_by_its_logarithm_and_no_scores(
 
 
 def test_baselines_predict_the_mean_first_gap_of_the_training_data_without_events(file: Path) -> None:
-    """The mean first gap is the observed time, including windows without events, over the number of first events."""
+    """The mean first gap is the time observed up to first events, including windows without events, over the number of
+    first events."""
     prompts = prompts_of(file, split="file")
     training = windows(60)[:36]
     first_gaps = [sequence[0] for sequence in training if sequence]

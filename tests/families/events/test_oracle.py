@@ -1,4 +1,4 @@
-"""The oracle of point-process against naive sums over earlier events, numerical integration and time rescaling."""
+"""The oracle of `point-process` against naive sums over earlier events, numerical integration and time rescaling."""
 
 import math
 from dataclasses import replace
@@ -23,7 +23,7 @@ def oracle(episodes: Episodes) -> EventOracle:
 
 
 def in_float64(episodes: Episodes) -> Episodes:
-    """Events in float64, so that predictions are in float64, too."""
+    """Convert events to float64, so that predictions are in float64, too."""
     return replace(episodes, context=episodes.context.to(dtype=torch.float64))
 
 
@@ -32,7 +32,7 @@ def predict(episodes: Episodes) -> MixedEvent:
 
 
 def naive_rates(truth: dict[str, np.ndarray], y: np.ndarray, gap: float) -> np.ndarray:
-    """Intensity of every mark a time `gap` after the last event, computed as a sum over all events."""
+    """Compute the intensity of every mark at a time `gap` after the last event as a sum over all events."""
     marks, times = y[:, MARK].astype(int), np.cumsum(y[:, GAP])
     now = (times[-1] if len(times) else 0.0) + gap
     k = truth["base"].shape[0]
@@ -53,7 +53,7 @@ def naive_rates(truth: dict[str, np.ndarray], y: np.ndarray, gap: float) -> np.n
 
 @pytest.mark.parametrize("shift", ["none", "time-scale-3", "branching-0.9", "only-renewal"])
 def test_rates_equal_naive_sums_over_earlier_events(shift: str) -> None:
-    """The rate of a mark is the density of the gap divided by its survival, times the probability of the mark."""
+    """The rate of a mark is the density of the gap over its survival, times the probability of the mark."""
     episodes = in_float64(draw(build_family(burn_in=True), 24, 20, shift=shift))
     answer, y, truth = predict(episodes), episodes.context.y, truth_of(episodes)
     for gap in (0.3, 1.4):
@@ -82,8 +82,8 @@ def test_log_survival_is_the_negative_integral_of_the_rate() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_densities_integrate_to_one_and_have_their_means_and_quantiles(kind: str) -> None:
-    """Integrals use the trapezoidal rule in the logarithm of the gap."""
+def test_densities_integrate_to_one_and_agree_with_means_and_quantiles(kind: str) -> None:
+    """The integrals use the trapezoidal rule in the logarithm of the gap."""
     answer = predict(in_float64(draw(build_family(kind), 6, 12))).at(torch.tensor([0, 3, 11]))
     logs = np.linspace(math.log(1e-9), math.log(200 if kind == "self-correcting" else 1e5), 1000)
     nodes = [torch.full((6, 3), float(gap), dtype=torch.float64) for gap in np.exp(logs)]
@@ -107,8 +107,8 @@ def test_densities_integrate_to_one_and_have_their_means_and_quantiles(kind: str
     [(kind, {}, "none") for kind in KINDS]
     + [("hawkes", {"burn_in": True}, "time-scale-0.1"), ("hawkes", {}, "branching-1.2")],
 )
-def test_integrated_intensities_between_events_are_unit_exponentials(kind: str, parameters: dict, shift: str) -> None:
-    """Time rescaling (Papangelou 1972) with 1e5 events."""
+def test_integrated_intensities_between_events_are_unit_exponential(kind: str, parameters: dict, shift: str) -> None:
+    """This is the time-rescaling theorem (Papangelou 1972), tested with 1e5 events."""
     episodes = draw(build_family(kind, **parameters), 1600, 64, shift=shift)
     integrated = -predict(episodes).log_survival(episodes.context.y[..., GAP]).double().numpy()
     assert integrated.size > 100_000
@@ -143,7 +143,7 @@ def test_probabilities_of_marks_are_calibrated(kind: str) -> None:
     ],
 )
 def test_wrong_parameters_have_a_higher_loss(kind: str, changes: dict) -> None:
-    """The paired difference exceeds four standard errors. A change of None exchanges rows and columns."""
+    """The paired difference exceeds four standard errors. For a change of None, the parameter is transposed."""
     episodes = draw(build_family(kind), 400, 32)
     changed = dict(episodes.truth)
     for name, factor in changes.items():
@@ -161,9 +161,9 @@ def test_wrong_parameters_have_a_higher_loss(kind: str, changes: dict) -> None:
 def predictive_densities(
     kind: str, name: str, nodes: np.ndarray, y: torch.Tensor, derived=lambda value: {}
 ) -> np.ndarray:
-    """Density of every gap given the earlier gaps.
+    """Compute the density of every gap given the earlier gaps.
 
-    It is the average over oracles with the parameter at `nodes`, weighted by their densities of the earlier gaps.
+    It is an average over oracles with the parameter at `nodes`, weighted by their densities of the earlier gaps.
     """
     truth = {
         key: tensor.expand(len(nodes), *tensor.shape[1:])
@@ -179,7 +179,7 @@ def predictive_densities(
 
 
 def predictive_densities_by_quadrature(likelihood, gaps: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Density of every gap given the earlier gaps, by adaptive quadrature over the parameter for every prefix."""
+    """Compute the density of every gap given the earlier gaps by adaptive quadrature over the parameter."""
     evidence = [
         integrate.quad(lambda v, n=n: math.exp(likelihood(v, gaps[:n]).sum()), low, high, epsrel=1e-11, epsabs=0)[0]
         for n in range(len(gaps) + 1)
@@ -187,8 +187,8 @@ def predictive_densities_by_quadrature(likelihood, gaps: np.ndarray, low: float,
     return np.array(evidence[1:]) / np.array(evidence[:-1])
 
 
-def test_the_average_over_rates_is_the_bayes_prediction_for_poisson_processes() -> None:
-    """The rate is log-uniform in [0.5, 2], so nodes are uniform in its logarithm."""
+def test_averaging_oracles_over_rates_gives_the_bayes_prediction_for_poisson_processes() -> None:
+    """The rate is log-uniform in [0.5, 2], so the nodes are equally spaced in its logarithm."""
     y = in_float64(draw(build_family("poisson"), 1, 10, seed=3)).context.y[0]
     gaps = y[:, GAP].numpy()
     edges = np.linspace(math.log(0.5), math.log(2), 2001)
@@ -198,7 +198,7 @@ def test_the_average_over_rates_is_the_bayes_prediction_for_poisson_processes() 
 
 
 @pytest.mark.slow
-def test_the_average_over_sigma_is_the_bayes_prediction_for_renewal_processes() -> None:
+def test_averaging_oracles_over_sigma_gives_the_bayes_prediction_for_renewal_processes() -> None:
     y = in_float64(draw(build_family("renewal"), 1, 10, seed=3)).context.y[0]
     edges = np.linspace(0.3, 1.5, 2001)
     densities = predictive_densities(
@@ -217,7 +217,7 @@ def assert_predictions_equal(prediction: MixedEvent, expected: MixedEvent, **tol
         )
 
 
-def test_phases_equal_predictions_for_all_prefixes() -> None:
+def test_condition_update_and_query_agree_with_predictions_for_all_prefixes() -> None:
     episodes = in_float64(draw(build_family(burn_in=True), 32, 12))
     event_oracle, points = oracle(episodes), episodes.context
     predictions = event_oracle.predict_next(points)
@@ -258,8 +258,8 @@ def test_censored_points_are_predicted_but_not_read() -> None:
     assert predictions.log_survival(longer.y[..., GAP])[:, -1].lt(0).all()
 
 
-def test_long_histories_are_finite_and_exact() -> None:
-    """With 1,000 events, powers of the decay do not overflow or underflow and errors do not accumulate."""
+def test_predictions_after_long_histories_are_finite_and_exact() -> None:
+    """With 1,000 events, powers of the decay neither overflow nor underflow, and errors do not accumulate."""
     episodes = in_float64(draw(build_family("hawkes"), 3, 1000))
     answer, y, truth = predict(episodes), episodes.context.y, truth_of(episodes)
     gap = torch.full(y.shape[:2], 0.2, dtype=torch.float64)
@@ -271,7 +271,7 @@ def test_long_histories_are_finite_and_exact() -> None:
     assert (truth["kind"] == HAWKES).all()
 
 
-def test_invalid_uses_are_refused() -> None:
+def test_an_oracle_of_another_family_or_without_the_truth_is_refused() -> None:
     with refused("not-applicable", "EventOracle", "point-process"):
         EventOracle(facts=TaskFacts(family=Linear(Linear.Parameters())))
     episodes = draw(build_family(), 2, 3)

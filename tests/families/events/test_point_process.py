@@ -1,4 +1,4 @@
-"""Episodes of the family point-process against closed forms and distributions of SciPy."""
+"""Episodes of the family `point-process` against closed forms and distributions in SciPy."""
 
 import math
 
@@ -30,7 +30,7 @@ def draw(family: PointProcess, episodes: int, points: int, seed: int = 0, **opti
 
 
 def gaps_marks_times(episodes: Episodes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Gaps, marks and times, `(episodes, points)`."""
+    """Return gaps, marks and times, `(episodes, points)`."""
     y = episodes.context.y.double().numpy()
     return y[..., GAP], y[..., MARK].astype(int), y[..., TIME]
 
@@ -40,13 +40,13 @@ def truth_of(episodes: Episodes) -> dict[str, np.ndarray]:
 
 
 def assert_mean(values: np.ndarray, expected: float = 0.0) -> None:
-    """The mean equals `expected` within four standard errors."""
+    """Assert that the mean equals `expected` within four standard errors."""
     assert abs(values.mean() - expected) < 4 * values.std() / math.sqrt(len(values))
 
 
-def test_a_stationary_hawkes_process_has_the_mean_rates_of_its_closed_form() -> None:
-    """The rates are (I - A)^-1 base. Deviations are also weighted by the rates, because unweighted deviations could
-    average to 0 if the matrix were transposed or belonged to another episode."""
+def test_mean_rates_of_stationary_hawkes_processes_equal_the_closed_form() -> None:
+    """The rates are (I - A)^-1 base. Deviations are weighted by the rates, because unweighted deviations could average
+    to 0 if the matrix were transposed or taken from another episode."""
     window = 10
     episodes = draw(build_family("hawkes", burn_in=True), 3000, 250)
     truth, (_, marks, times) = truth_of(episodes), gaps_marks_times(episodes)
@@ -59,8 +59,10 @@ def test_a_stationary_hawkes_process_has_the_mean_rates_of_its_closed_form() -> 
 
 
 @pytest.mark.slow
-def test_hawkes_processes_without_a_past_have_fewer_events_at_first() -> None:
-    """E N(T) = rate (T - rho / ((1 - rho) decay) (1 - exp(-(1 - rho) decay T))), the solution of a linear equation."""
+def test_hawkes_processes_without_burn_in_have_fewer_events_at_first() -> None:
+    """A linear differential equation gives
+    E N(T) = rate (T - rho / ((1 - rho) decay) (1 - exp(-(1 - rho) decay T))).
+    """
     rho, decay, base, window = 0.5, 0.5, 0.3, 20
     family = build_family("hawkes", marks=1, radius=(rho, rho), decay=(decay, decay), base=(base, base))
     times = gaps_marks_times(draw(family, 20_000, 80))[2]
@@ -71,7 +73,7 @@ def test_hawkes_processes_without_a_past_have_fewer_events_at_first() -> None:
 
 
 def test_burn_in_gives_hawkes_processes_the_stationary_mean_excitation() -> None:
-    """The mean excitation is A (I - A)^-1 base for all decays."""
+    """The mean excitation is A (I - A)^-1 base, whatever the decay."""
     truth = truth_of(draw(build_family("hawkes", burn_in=True), 4000, 1))
     rates = np.linalg.solve(np.eye(3) - truth["branching"], truth["base"][..., None])
     expected = (truth["branching"] @ rates)[..., 0]
@@ -82,7 +84,9 @@ def test_burn_in_gives_hawkes_processes_the_stationary_mean_excitation() -> None
 
 
 def test_burn_in_gives_hawkes_processes_the_stationary_variance() -> None:
-    """The variance of X is rho² decay rate / (2 (1 - rho)): d E X² / dt = 0 with dX = -decay X dt + rho decay dN."""
+    """The excitation X follows dX = -decay X dt + rho decay dN. With d E X² / dt = 0, its variance is
+    rho² decay rate / (2 (1 - rho)).
+    """
     rho, decay, base = 0.6, 3.0, 0.4
     family = build_family("hawkes", marks=1, radius=(rho, rho), decay=(decay, decay), base=(base, base), burn_in=True)
     excitation, rate = truth_of(draw(family, 20_000, 1))["excitation"][:, 0], base / (1 - rho)
@@ -90,7 +94,7 @@ def test_burn_in_gives_hawkes_processes_the_stationary_variance() -> None:
     assert_mean((excitation - rho * rate) ** 2, rho**2 * decay * rate / (2 * (1 - rho)))
 
 
-def test_gaps_of_poisson_and_renewal_processes_have_their_distribution() -> None:
+def test_gaps_are_exponential_in_poisson_and_lognormal_in_renewal_processes() -> None:
     gaps = gaps_marks_times(draw(build_family("poisson", rate=(1.7, 1.7)), 300, 50))[0]
     assert stats.kstest(gaps.ravel(), stats.expon(scale=1 / 1.7).cdf).pvalue > SMALLEST_P
     gaps = gaps_marks_times(draw(build_family("renewal", sigma=(0.8, 0.8)), 300, 50))[0]
@@ -101,8 +105,8 @@ def test_gaps_of_poisson_and_renewal_processes_have_their_distribution() -> None
 
 
 def test_gaps_of_a_self_correcting_process_have_a_gompertz_distribution() -> None:
-    """A rate of u exp(trend s) gives a Gompertz distribution with shape u / trend; u follows from the number of events
-    and the time."""
+    """A rate of u exp(trend s) gives a Gompertz distribution with shape u / trend, where u depends on the number of
+    events and the time."""
     trend, alpha = 0.7, 1.2
     gaps, _, times = gaps_marks_times(
         draw(build_family("self-correcting", trend=(trend, trend), alpha=(alpha, alpha)), 400, 30)
@@ -114,8 +118,8 @@ def test_gaps_of_a_self_correcting_process_have_a_gompertz_distribution() -> Non
     assert stats.kstest(quantiles.ravel(), "uniform").pvalue > SMALLEST_P
 
 
-def test_the_first_gaps_of_a_hawkes_process_have_their_distribution() -> None:
-    """The first gap is exponential; the second has the rate of the bases and the children of the first event."""
+def test_the_first_two_gaps_of_a_hawkes_process_have_the_distribution_of_its_rate() -> None:
+    """The first gap is exponential. The rate of the second gap also has the excitation by the first event."""
     episodes = draw(build_family("hawkes", radius=(0.8, 0.8)), 4000, 2)
     truth, (gaps, marks, _) = truth_of(episodes), gaps_marks_times(episodes)
     total = truth["base"].sum(1)
@@ -142,14 +146,14 @@ def test_marks_follow_the_true_markov_chain(kind: str) -> None:
     rows = np.arange(2000)[:, None]
     expected = chain[rows, marks[:, :-1]]
     indicators = np.eye(3)[marks[:, 1:]]
-    # Deviations are weighted by the probabilities, since those of a wrong row or column could average to 0.
+    # Deviations are weighted by the probabilities, since a wrong row or column could give a mean deviation of 0.
     for mark in range(3):
         assert_mean(((indicators - expected) * expected[..., [mark]]).mean(1)[:, mark])
     np.testing.assert_allclose(chain.sum(-1), 1)
     assert stats.kstest(chain[:, 1, 2], stats.beta(1, 2).cdf).pvalue > SMALLEST_P
 
 
-def test_kinds_and_parameters_have_their_distribution() -> None:
+def test_kinds_and_parameters_have_the_documented_distributions() -> None:
     truth = truth_of(draw(build_family(), 4000, 1))
     assert stats.chisquare(np.bincount(truth["kind"], minlength=4)).pvalue > SMALLEST_P
     for name, low, high in (("sigma", 0.3, 1.5), ("trend", 0.5, 1.5), ("alpha", 0.5, 1.5)):
@@ -168,7 +172,7 @@ def frozen_episodes(episodes: int) -> Episodes:
 
 
 def is_stratified(u: np.ndarray) -> bool:
-    """Whether each of n equal intervals of [0, 1) contains exactly one of the n numbers."""
+    """Return whether each of n equal intervals of [0, 1) contains exactly one of the n numbers."""
     return bool((np.sort(np.floor(u * len(u))) == np.arange(len(u))).all())
 
 
@@ -188,14 +192,14 @@ def test_frozen_prompts_are_stratified_by_kind_and_parameters() -> None:
 @pytest.mark.slow
 def test_stratified_episodes_have_the_distribution_of_independent_episodes() -> None:
     draws = [build_family().sample_prompts(Request(6, 1, torch.Generator().manual_seed(seed))) for seed in range(200)]
-    for position in (0, 5):  # every position of a block has the same distribution
+    for position in (0, 5):  # all positions of a block have the same distribution
         kinds = [int(d.truth["kind"][position]) for d in draws]
         rates = [float(d.truth["rate"][position]) for d in draws]
         assert stats.chisquare(np.bincount(kinds, minlength=4)).pvalue > SMALLEST_P
         assert stats.kstest(rates, stats.loguniform(0.5, 2).cdf).pvalue > SMALLEST_P
 
 
-def test_the_first_64_prompts_of_a_larger_set_are_the_smaller_set() -> None:
+def test_a_larger_prompt_set_begins_with_the_smaller_one() -> None:
     larger, repeated, smaller = frozen_episodes(130), frozen_episodes(130), frozen_episodes(64)
     for name, tensor in larger.tensors().items():
         assert torch.equal(tensor, repeated.tensors()[name])

@@ -20,13 +20,13 @@ from tests.families.events import sequence_files
 
 
 def gaps_and_marks(data):
-    """Gaps and marks of every sequence as lists."""
+    """Return gaps and marks of every sequence as lists."""
     sequences = np.split(np.arange(len(data.gaps)), np.cumsum(data.counts)[:-1])
     return [data.gaps[events].tolist() for events in sequences], [data.marks[events].tolist() for events in sequences]
 
 
 def expected_gaps_and_marks(times, marks):
-    """The result of `gaps_and_marks` for absolute times."""
+    """Return what `gaps_and_marks` should give for these absolute times."""
     return [np.diff(sequence, prepend=0.0).tolist() for sequence in times], [sequence.tolist() for sequence in marks]
 
 
@@ -56,7 +56,7 @@ def test_jodie_files_have_one_sequence_per_user_in_order_of_appearance(tmp_path)
     assert data.mark_count == 4
 
 
-def test_items_are_marks_in_order_of_appearance_unless_they_are_consecutive_numbers_from_0(tmp_path):
+def test_items_are_numbered_in_order_of_appearance_unless_they_are_consecutive_integers_from_0(tmp_path):
     path = tmp_path / "events.csv"
     rows = ["user,item,timestamp", "7,cats,1.5", "a,9,2", "7,dogs,2.5", "7,cats,4"]
     path.write_text("\r\n".join(rows))
@@ -65,7 +65,7 @@ def test_items_are_marks_in_order_of_appearance_unless_they_are_consecutive_numb
     assert gaps_and_marks(read_events(path)) == ([[1.0, 1.0, 1.0]], [[2, 0, 1]]), "the numbers 0, 1 and 2 are the marks"
 
 
-def test_the_end_of_an_observation_gives_the_open_interval(tmp_path):
+def test_the_end_of_the_observation_window_gives_the_open_interval(tmp_path):
     path = sequence_files.write_jsonl(tmp_path / "events.jsonl", [[1.0, 2.5], [4.0], [2.0]], ends=[3.0, None, 2.0])
     assert [None if np.isnan(v) else v for v in read_events(path).open_intervals] == [0.5, None, None]
 
@@ -83,7 +83,7 @@ def test_marks_and_masks_of_npz_files_are_optional(tmp_path):
     assert gaps_and_marks(read_events(only_times))[0] == gaps_and_marks(read_events(complete))[0]
 
 
-def test_the_option_sets_the_number_of_marks_and_larger_marks_are_refused(tmp_path):
+def test_the_option_marks_sets_the_number_of_marks_and_larger_marks_are_refused(tmp_path):
     times, marks = [np.array([1.0, 2.0]), np.array([0.5])], [np.array([0, 4]), np.array([1])]
     npz = sequence_files.write_npz(tmp_path / "events.npz", times, marks)
     jsonl = sequence_files.write_jsonl(tmp_path / "events.jsonl", times, marks)
@@ -299,7 +299,7 @@ def test_bad_csv_files_are_refused(tmp_path, rows, code, names):
     assert_refused(path, code, *names)
 
 
-def test_csv_files_with_other_headers_are_refused(tmp_path):
+def test_csv_files_with_unknown_headers_are_refused(tmp_path):
     path = tmp_path / "events.csv"
     for header in ("time,mark", "0,0,0.0,0,0.1", "item_id,user_id,timestamp,state_label"):
         path.write_text(f"{header}\n0,0,1,0,1\n")

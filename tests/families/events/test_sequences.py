@@ -1,4 +1,4 @@
-"""Event sequences of files as episodes."""
+"""Episodes from files of event sequences."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def file(tmp_path):
 
 
 def all_sequences(events, points=9):
-    """The rows of all sequences of a part, by the number of the sequence in the file, and the episodes."""
+    """Return the rows of all sequences of a part by their number in the file, and the episodes."""
     count = {"train": 24, "validation": 8, "test": 8}[events._part]
     episodes = events.sample_prompts(Request(count, points, new_generator()))
     return dict(zip(episodes.truth["sequence"].tolist(), range(count), strict=True)), episodes
@@ -56,7 +56,7 @@ def test_longer_sequences_are_truncated(file):
     assert torch.equal(truncated.scored, complete.scored[:, :4])
 
 
-def test_parts_do_not_overlap_and_have_three_one_and_one_fifth_of_the_sequences(file):
+def test_parts_do_not_overlap_and_have_60_20_and_20_percent_of_the_sequences(file):
     events = build_family(file)
     parts = [set(all_sequences(part)[0]) for part in (events, events.validation(), events.held_out())]
     assert [len(part) for part in parts] == [24, 8, 8] and len(set.union(*parts)) == 40
@@ -67,8 +67,8 @@ def test_parts_do_not_overlap_and_have_three_one_and_one_fifth_of_the_sequences(
     assert parts == [list(range(24)), list(range(24, 32)), list(range(32, 40))]
 
 
-def test_parts_in_the_order_of_the_file_have_the_sizes_of_the_released_code(tmp_path):
-    """The parts have 0.6 S and 0.2 S sequences, rounded down, and the rest. Mooc has 4,228, 1,409 and 1,410."""
+def test_parts_in_file_order_have_the_same_sizes_as_in_the_released_code(tmp_path):
+    """Of S sequences, the parts have 0.6 S and 0.2 S, rounded down, and the rest: 4,228, 1,409 and 1,410 for Mooc."""
     for count, sizes in ((7047, [4228, 1409, 1410]), (10_000, [6000, 2000, 2000]), (13, [7, 2, 4])):
         np.savez(tmp_path / "events.npz", times=np.ones((count, 1)))
         events = build_family(tmp_path / "events.npz", split="file")
@@ -89,8 +89,8 @@ def test_training_draws_with_replacement_and_prompts_have_a_fixed_order(file):
     assert torch.equal(order[24:48], order[:24]), "sequences repeat after all were used"
 
 
-def test_a_prompt_set_has_every_sequence_of_the_part_once(tmp_path):
-    """Blocks of 64 prompts continue after the previous block."""
+def test_a_prompt_set_contains_every_sequence_of_the_part_once(tmp_path):
+    """Each block of 64 prompts continues where the previous one ended."""
     from iclbench.config.resolution import TaskConfig
     from iclbench.evaluation.prompts import PromptSet
 
@@ -207,7 +207,7 @@ def test_too_few_sequences_are_refused(tmp_path):
         build_family(path, start="first").sample(Request(1, 5, new_generator()))
 
 
-def test_more_marks_than_in_training_are_refused(tmp_path):
+def test_marks_beyond_those_of_the_model_are_refused(tmp_path):
     path = sequence_files.write_jsonl(tmp_path / "events.jsonl", *sequence_files.sequences(count=40))
     events = build_family(path)
     events.learned = {"marks": 3}
@@ -279,8 +279,8 @@ def test_padding_and_open_intervals_give_finite_losses_and_gradients(tmp_path):
     assert all(weights.grad.isfinite().all() for weights in model.parameters() if weights.grad is not None)
 
 
-def test_late_first_events_are_refused_without_the_parameter_start(tmp_path):
-    """If times are seconds since 1970, as in most logs, all first gaps are half a century."""
+def test_absolute_timestamps_are_refused_without_the_parameter_start(tmp_path):
+    """If times are seconds since 1970, as in most logs, every first gap is half a century."""
     late_times = [[1.7e9 + 600 * n, 1.7e9 + 600 * n + 1e5, 1.7e9 + 600 * n + 4e5] for n in range(10)]
     path = sequence_files.write_jsonl(tmp_path / "events.jsonl", late_times)
     with refused("missing-value", f"{path}, line 1, event 1", "2e+05", "-o task.start=first", "-o task.start=zero"):

@@ -1,4 +1,4 @@
-"""Episodes of gp-mixture against the documented distributions of kernels, lengthscales, sizes and inputs."""
+"""Episodes of `gp-mixture` against the documented distributions of kernels, lengthscales, sizes and inputs."""
 
 import math
 
@@ -33,12 +33,12 @@ def kernel_values(kernel: int, lengthscale: float, d: np.ndarray) -> np.ndarray:
 
 
 def assert_mean(values: np.ndarray, expected: float = 0.0) -> None:
-    """The mean equals `expected` within five standard errors."""
+    """Assert that the mean equals `expected` within five standard errors."""
     assert abs(values.mean() - expected) < 5 * values.std() / math.sqrt(len(values))
 
 
 @pytest.mark.parametrize(("shift", "kernel", "scale"), [("rbf-0.8", RBF, 0.8), ("periodic-1.7", PERIODIC, 1.7)])
-def test_context_and_targets_share_a_function_and_related_datasets_have_other_functions(shift, kernel, scale) -> None:
+def test_context_and_targets_share_a_function_and_related_datasets_have_different_ones(shift, kernel, scale) -> None:
     episodes = draw(8000, 8, shift=f"{shift}+points-8", related=2)
     x, y = episodes.context.x[:, 0, 0].numpy(), episodes.context.y[:, 0, 0].numpy()
     x_target, y_target = episodes.targets.x[:, 0, 0].numpy(), episodes.targets.y[:, 0, 0].numpy()
@@ -56,7 +56,7 @@ def test_context_and_targets_share_a_function_and_related_datasets_have_other_fu
 
 
 def is_stratified(u: np.ndarray) -> bool:
-    """Whether each of n equal intervals of [0, 1) contains exactly one of the n numbers."""
+    """Return whether each of n equal intervals of [0, 1) contains exactly one of the n numbers."""
     return bool((np.sort(np.floor(u * len(u))) == np.arange(len(u))).all())
 
 
@@ -67,7 +67,7 @@ def test_frozen_prompts_are_stratified_by_kernel_lengthscale_and_context_size() 
     episodes = PromptSet(task, "small").episodes
     kernels, lengthscales = episodes.truth["kernel"].numpy(), episodes.truth["lengthscale"].numpy()
     sizes = episodes.context.counts.numpy()
-    for start in range(0, 256, 64):  # subsets of the first 64 or 128 prompts are stratified, too
+    for start in range(0, 256, 64):  # the first 64 or 128 prompts are stratified, too
         block = slice(start, start + 64)
         for kernel in (RBF, PERIODIC):
             has_kernel = kernels[block] == kernel
@@ -78,7 +78,7 @@ def test_frozen_prompts_are_stratified_by_kernel_lengthscale_and_context_size() 
     assert not (np.diff(kernels) >= 0).all() and not (np.diff(lengthscales) >= 0).all(), "the order is random"
 
 
-def test_the_ceilings_of_the_task_agree_with_an_independent_prototype() -> None:
+def test_ceilings_agree_with_an_independent_prototype() -> None:
     for shift, value, error in (("none", -0.290, 0.004), ("ood-lengthscale", -0.351, 0.005)):
         ceiling = build_family(targets=7).ceiling("oracle-kernel", 64, shift)
         assert ceiling is not None and abs(ceiling.value - value) < 3 * math.hypot(error, ceiling.error)
@@ -131,7 +131,7 @@ def test_sizes_and_inputs_have_the_documented_distributions() -> None:
         assert stats.kstest(x, stats.uniform(low, high - low).cdf).pvalue > 1e-3
 
 
-def test_with_per_batch_all_episodes_of_a_batch_share_kernel_and_sizes() -> None:
+def test_per_batch_gives_all_episodes_of_a_batch_the_same_kernel_and_sizes() -> None:
     episodes = draw(16, family=build_family(per_batch=True, targets=4))
     for values in (
         episodes.truth["kernel"],
@@ -143,7 +143,7 @@ def test_with_per_batch_all_episodes_of_a_batch_share_kernel_and_sizes() -> None
     assert len(episodes.context.y[:, 0].unique()) == 16
 
 
-def test_held_out_episodes_have_different_kernels_with_per_batch() -> None:
+def test_per_batch_does_not_apply_to_held_out_episodes() -> None:
     episodes = draw(16, family=build_family(per_batch=True, targets=4).held_out())
     assert len(episodes.truth["lengthscale"].unique()) == 16
 

@@ -16,13 +16,13 @@ LENGTHSCALES = [0.1, 0.25, 0.7, 1.0, 4.0, 10.0]
 def sklearn_covariance(kernel: int, lengthscale: float, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if kernel == RBF:
         return kernels.RBF(lengthscale)(a, b)
-    # The lambda = ln 2 of the paper is the square of scikit-learn's length_scale.
+    # In the paper, lambda = ln 2 is the square of scikit-learn's length_scale.
     return kernels.ExpSineSquared(length_scale=math.sqrt(math.log(2)), periodicity=lengthscale)(a, b)
 
 
 @pytest.mark.parametrize("kernel", [RBF, PERIODIC], ids=KERNELS)
 @pytest.mark.parametrize("lengthscale", LENGTHSCALES)
-def test_kernels_equal_those_of_scikit_learn(kernel: int, lengthscale: float) -> None:
+def test_kernels_equal_scikit_learn(kernel: int, lengthscale: float) -> None:
     rng = np.random.default_rng(0)
     a, b = rng.uniform(-4, 4, (7, 1)), rng.uniform(-4, 4, (5, 1))
     values = covariance(
@@ -55,6 +55,6 @@ def test_sampled_functions_have_the_covariance_of_the_kernel() -> None:
         )
         y = series.functions(normals, x.expand(draws, -1)).numpy()
         expected = sklearn_covariance(kernel, lengthscale, x.numpy()[:, None], x.numpy()[:, None])
-        # The variance of a product of two jointly normal numbers is 1 + k²; the tolerance is five standard errors.
+        # The product of two jointly normal numbers has variance 1 + k². The tolerance is five standard errors.
         error = np.sqrt((1 + expected**2) / draws)
         assert (np.abs(y.T @ y / draws - expected) < 5 * error).all()

@@ -23,7 +23,7 @@ from iclbench.families.linear import Linear
 from iclbench.families.request import Request
 from tests.refusals import refused
 
-# A narrow prior, so that brute-force quadrature is fast.
+# The prior is narrow, so that brute-force quadrature is fast.
 NARROW = GPMixture(GPParameters(lengthscale=(0.7, 2.0), targets=8, max_related=2, related_points=(20, 30)))
 
 
@@ -43,12 +43,12 @@ def bayes(family: GPMixture = NARROW, shift: str = "none", **settings) -> Oracle
 
 
 def valid_points(points: Points) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The valid points of every set as NumPy arrays."""
+    """Return the valid points of every set as NumPy arrays."""
     return [(x[m].numpy(), y[m, 0].numpy()) for x, y, m in zip(points.x, points.y, points.mask, strict=True)]
 
 
 @pytest.mark.parametrize("shift", ["none", "ood-lengthscale"])
-def test_oracle_kernel_equals_the_posterior_of_scikit_learn(shift: str) -> None:
+def test_oracle_kernel_equals_the_posterior_computed_by_scikit_learn(shift: str) -> None:
     family = GPMixture(GPParameters(targets=10))
     episodes = episodes_of(family, 16, 40, shift=shift)
     oracle = OracleKernel(None, TaskFacts(family=family))
@@ -64,8 +64,8 @@ def test_oracle_kernel_equals_the_posterior_of_scikit_learn(shift: str) -> None:
 
 def test_periodic_mean_has_the_score_of_the_closed_form() -> None:
     """At every input, f minus its mean has variance 1 - p_0, where p_0 = I_0(1/lambda) e^(-1/lambda). The best Gaussian
-    around the mean has the expected log-likelihood -log(2 pi e (1 - p_0 + sigma²)) / 2. RBF functions have the exact
-    posterior."""
+    around the mean has the expected log-likelihood -log(2 pi e (1 - p_0 + sigma²)) / 2. For RBF functions, the
+    prediction is the exact posterior."""
     family = GPMixture(GPParameters(targets=2, max_related=0))
     episodes = episodes_of(family, 6000, 4)
     answer, best = (
@@ -84,7 +84,7 @@ def test_periodic_mean_has_the_score_of_the_closed_form() -> None:
 
 
 def test_the_mean_in_the_truth_is_the_mean_over_one_period() -> None:
-    """Means over 20 equally spaced points of one period are exact for ten harmonics."""
+    """The mean over 20 equally spaced points of one period is exact for ten harmonics."""
     family = GPMixture(GPParameters(kernels=("periodic",), lengthscale=(1, 1), max_related=0))
     truth = family.sample(Request(50, 4, torch.Generator().manual_seed(0))).truth
     np.testing.assert_allclose(truth["display"][:, :20, 0].double().mean(1), truth["mean"], atol=1e-6)
@@ -99,7 +99,7 @@ def test_oracle_kernel_predicts_the_prior_for_an_empty_context() -> None:
 
 
 @pytest.mark.parametrize("shift", ["none", "ood-lengthscale"])
-def test_the_joint_score_of_oracle_kernel_equals_the_density_of_scipy(shift: str) -> None:
+def test_the_joint_score_of_oracle_kernel_equals_the_density_computed_by_scipy(shift: str) -> None:
     family = GPMixture(GPParameters(targets=10))
     episodes = episodes_of(family, 12, 9, shift=shift)
     oracle = OracleKernel(None, TaskFacts(family=family)).informed(episodes.truth)
@@ -117,7 +117,7 @@ def test_the_joint_score_of_oracle_kernel_equals_the_density_of_scipy(shift: str
 
 
 def test_the_joint_score_of_oracle_bayes_follows_the_chain_rule() -> None:
-    """It is the sum of the scores of each target given the context and all earlier targets."""
+    """The joint score is the sum over targets of their scores given the context and all earlier targets."""
     oracle = bayes(rbf_nodes=60, spacing=0.02, components=10_000)
     episodes = episodes_of(count=3)
     targets, related = episodes.targets, episodes.related
@@ -132,7 +132,7 @@ def test_the_joint_score_of_oracle_bayes_follows_the_chain_rule() -> None:
         torch.testing.assert_close(scores["log_likelihood_joint"], total / targets.count, atol=2e-4, rtol=0)
 
 
-# Contracts that query a subset of the episodes do not apply to oracles, which get the truth of all episodes.
+# Contracts that query a subset of the episodes do not apply, because these oracles have the truth of all episodes.
 @pytest.mark.parametrize(
     "name",
     [
@@ -158,7 +158,7 @@ def test_oracles_with_access_to_the_kernel_fulfil_the_contracts(cls: type[Oracle
 
 
 @pytest.mark.parametrize("shift", ["none", "ood-lengthscale"])
-def test_the_evidence_of_a_node_equals_the_density_of_scipy(shift: str) -> None:
+def test_the_evidence_of_a_node_equals_the_density_computed_by_scipy(shift: str) -> None:
     family = GPMixture(GPParameters(targets=1))
     nodes = Nodes.of(family.prior(shift), 60, 0.02)
     evidence = Evidence(nodes, 0.2, family.span)
@@ -173,7 +173,7 @@ def test_the_evidence_of_a_node_equals_the_density_of_scipy(shift: str) -> None:
 @pytest.mark.parametrize("shift", ["none", "ood-lengthscale"])
 @pytest.mark.parametrize("kernel", [RBF, PERIODIC], ids=KERNELS)
 def test_nodes_have_the_prior_distribution(shift: str, kernel: int) -> None:
-    """The first three moments of log l are those of the uniform distribution on the intervals of the prior."""
+    """Under the prior, log l is uniform. The nodes reproduce its first three moments."""
     prior = GPMixture(GPParameters()).prior(shift)
     nodes = Nodes.of(prior, 400, 0.00235)
     weight = nodes.log_prior.exp()[nodes.kernel == kernel].numpy()
@@ -190,7 +190,7 @@ def test_a_prior_with_a_single_kernel_has_a_single_node() -> None:
         assert nodes.kernel.tolist() == [kernel] and math.isclose(float(nodes.lengthscale), 1.3)
 
 
-# Both kernels on a grid in log l that is finer than the posteriors below, with the weights of the trapezoidal rule.
+# A grid in log l that is fine relative to the posteriors below, with weights of the trapezoidal rule for both kernels.
 LOGS = np.linspace(math.log(0.7), math.log(2.0), 401)
 GRID = [sklearn_kernel(kernel, math.exp(log)) for kernel in (RBF, PERIODIC) for log in LOGS]
 TRAPEZOID = np.tile([0.5, *np.ones(len(LOGS) - 2), 0.5], 2)
@@ -204,7 +204,7 @@ def log_evidence(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def predictions(x: np.ndarray, y: np.ndarray, x_target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation under every kernel of the grid."""
+    """Return mean and standard deviation under every kernel of the grid."""
     means, variances = [], []
     for k in GRID:
         inverse, cross = np.linalg.inv(k(x) + 0.04 * np.eye(len(x))), k(x, x_target)
@@ -235,9 +235,9 @@ def test_oracle_bayes_equals_brute_force_quadrature() -> None:
 
 
 @pytest.mark.parametrize("kernel_index", [RBF, PERIODIC], ids=KERNELS)
-def test_oracles_of_a_task_with_one_type_of_kernel_equal_quadrature_and_scikit_learn(kernel_index: int) -> None:
-    """`oracle-bayes` equals brute-force quadrature over this type, and `oracle-kernel` the posterior of
-    scikit-learn."""
+def test_for_a_single_type_of_kernel_oracles_equal_quadrature_and_scikit_learn(kernel_index: int) -> None:
+    """`oracle-bayes` equals brute-force quadrature over kernels of this type, and `oracle-kernel` equals the posterior
+    computed by scikit-learn."""
     family = GPMixture(NARROW.parameters.model_copy(update={"kernels": (KERNELS[kernel_index],)}))
     episodes = episodes_of(family, count=2, shift="points-12", related=1)
     assert episodes.truth["kernel"].tolist() == [kernel_index, kernel_index]
@@ -271,7 +271,7 @@ def test_related_datasets_determine_the_kernel() -> None:
         assert abs((best - with_two[metric]).mean()) < 0.015
 
 
-def test_a_mixture_of_fewer_components_gives_similar_predictions() -> None:
+def test_a_mixture_with_fewer_components_gives_similar_predictions() -> None:
     episodes = episodes_of(count=4, points=3)
     full, reduced = (bayes(components=n).predict_targets(episodes.context, episodes.targets.x) for n in (10_000, 300))
     assert reduced.logits.shape[-1] < full.logits.shape[-1]
@@ -330,8 +330,8 @@ def test_oracle_bayes_is_an_oracle_only_if_its_assumed_prior_is_true(shift: str,
     assert [baseline.kind for baseline in baselines(prompts, ["oracle-kernel", "oracle-bayes"])] == kinds
 
 
-def test_related_datasets_of_another_process_mislead_oracle_bayes() -> None:
-    """Its predictions without related datasets are better."""
+def test_related_datasets_from_a_different_process_mislead_oracle_bayes() -> None:
+    """`oracle-bayes` predicts better without these datasets."""
     shift = "mismatch-rbf"
     episodes = episodes_of(count=16, shift=shift, related=2)
     oracle = bayes(shift=shift, rbf_nodes=40, spacing=0.05)
@@ -355,7 +355,7 @@ def test_invalid_uses_of_oracles_are_refused() -> None:
         bayes(rbf_nodes=5, spacing=0.5).predict_targets(stretched, episodes.targets.x)
 
 
-def test_samples_of_oracle_bayes_are_functions_with_the_moments_of_its_predictions() -> None:
+def test_samples_of_oracle_bayes_are_functions_that_match_its_predicted_moments() -> None:
     oracle = bayes(rbf_nodes=60, spacing=0.02, components=10_000)
     episodes = episodes_of(count=2)
     x = episodes.targets.x.clone()

@@ -1,4 +1,4 @@
-"""Classes, labels and images of bursty sequences, and their evaluators, against closed forms."""
+"""Classes, labels and images of bursty sequences and of their tests, against closed forms."""
 
 import math
 
@@ -28,12 +28,12 @@ def family(classes=60, holdout=10, common=5, image_size=8, **parameters):
 
 
 def published_family(**parameters):
-    """The family with the split of the papers: 1,613 training classes, ten of them common, and ten held-out classes."""
+    """Build the family with the split in the papers: 1,613 training classes, ten of them common, and ten held out."""
     return family(1623, 10, 10, **parameters)
 
 
 def draw(bursty, test="", episodes=EPISODES, points=8, seed=0):
-    """Draw episodes; returns the labels and class numbers of their sequences, the query last, and the episodes."""
+    """Return labels and class numbers of drawn sequences, with the query last, and the episodes."""
     generator = torch.Generator().manual_seed(seed)
     sampled = (
         bursty.sample_test(test, episodes, generator) if test else bursty.sample(Request(episodes, points, generator))
@@ -56,7 +56,7 @@ def ranks(bursty, classes):
 
 
 def assert_share(hits, expected):
-    """The share of hits is within three standard errors of `expected`."""
+    """Assert that the share of hits is within three standard errors of `expected`."""
     error = math.sqrt(expected * (1 - expected) / len(hits))
     assert abs(np.mean(hits) - expected) <= 3 * error, f"{np.mean(hits):.4f}, expected {expected:.4f} ± {error:.4f}"
 
@@ -67,7 +67,7 @@ def assert_frequencies(numbers, expected):
 
 
 @pytest.mark.parametrize(("alpha", "published"), [(0.0, 0.006), (1.0, 0.37), (2.0, 0.94)])
-def test_the_share_of_queries_from_the_ten_common_classes_is_the_published_one(alpha, published):
+def test_the_ten_common_classes_have_the_published_share_of_queries(alpha, published):
     bursty = published_family(alpha=alpha)
     expected = zipf(1613, alpha)[:10].sum()
     assert expected == pytest.approx(published, abs=0.005)
@@ -92,13 +92,14 @@ def test_both_classes_of_a_bursty_sequence_are_drawn_without_replacement():
 
 
 def probability_in_two_draws(p):
-    """Probability that at least one of two independent draws is a given class, which has probability p."""
+    """Return the probability that a class of probability p is drawn at least once in two independent draws."""
     return 1 - (1 - p) ** 2
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
-def test_further_images_of_bursty_sequences_are_independent(alpha):
-    """Each of the two further images has one of the two classes with the sum of their probabilities."""
+def test_remaining_images_of_bursty_sequences_are_drawn_independently(alpha):
+    """A bursty context has three images of each of two classes, and two remaining images. Each of these belongs to one
+    of the two classes with the sum of their probabilities."""
     bursty, p = family(alpha=alpha, p_bursty=1.0), zipf(50, alpha)
     classes = draw(bursty)[1]
     context, query = classes[:, :8], classes[:, 8:]
@@ -115,9 +116,9 @@ def test_further_images_of_bursty_sequences_are_independent(alpha):
     )
 
 
-def test_positions_in_contexts_of_bursty_sequences_are_shuffled():
-    """Of the 28 pairs of positions, six share a class. Each of the two further images adds three pairs with probability
-    2/50, and the two are a pair with probability 1/50."""
+def test_contexts_of_bursty_sequences_are_shuffled():
+    """Of the 28 pairs of positions, six share one of the two repeated classes. Each of the two remaining images adds
+    three pairs with probability 2/50, and they share a class with probability 1/50."""
     classes = draw(family(p_bursty=1.0))[1]
     for one, other in ((0, 1), (2, 3), (0, 7), (6, 7)):
         assert_share(classes[:, one] == classes[:, other], (6 + 2 * 3 * 2 / 50 + 1 / 50) / 28)
@@ -139,7 +140,7 @@ def test_images_of_a_sequence_are_distinct(test):
     assert episodes.truth["drawing"].max() == (14 if test in ("", "flip", *TESTS[3:7]) else 19)
 
 
-def test_the_query_is_not_in_a_context_that_repeats_drawings():
+def test_the_query_is_never_in_the_context_even_if_the_context_repeats_drawings():
     bursty = family(alpha=3.0, train_drawings=5)
     _, classes, episodes = draw(bursty, episodes=300, points=30)
     drawings = episodes.truth["drawing"].numpy()
@@ -150,7 +151,7 @@ def test_the_query_is_not_in_a_context_that_repeats_drawings():
 
 
 def test_drawings_of_different_classes_are_independent():
-    """Person i made drawing i of every class, so equal drawing numbers would reveal the class of the query."""
+    """Person i drew drawing i of every class, so equal drawing numbers would reveal the class of the query."""
     _, classes, episodes = draw(family(), "icl")
     drawings, is_other_class = episodes.truth["drawing"].numpy(), classes != classes[:, -1:]
     first = is_other_class.argmax(1)
@@ -158,7 +159,7 @@ def test_drawings_of_different_classes_are_independent():
     assert_frequencies(drawings[np.arange(EPISODES), first], np.full(20, 1 / 20))
 
 
-def test_pixels_are_those_of_the_class_and_the_drawing():
+def test_inputs_are_the_pixels_of_the_class_and_drawing_in_the_truth():
     bursty = family(image_size=12, jitter=0.5)
     _, _, episodes = draw(bursty, episodes=5)
     expected = (
@@ -169,7 +170,7 @@ def test_pixels_are_those_of_the_class_and_the_drawing():
 
 
 @pytest.mark.parametrize("test", TESTS[3:])
-def test_iwl_contexts_do_not_have_the_class_of_the_query(test):
+def test_iwl_contexts_do_not_contain_the_class_of_the_query(test):
     bursty = family(alpha=1.0, train_drawings=15)
     labels, classes, episodes = draw(bursty, test)
     assert not (classes[:, :8] == classes[:, 8:]).any()
@@ -210,7 +211,7 @@ def test_icl_contexts_have_four_images_of_each_of_two_held_out_classes():
 
 
 @pytest.mark.parametrize("icl_labels", ["rarest", "common", "random", [7, 59]])
-def test_the_parameter_icl_labels_sets_the_labels(icl_labels):
+def test_the_parameter_icl_labels_sets_the_labels_of_the_test_icl(icl_labels):
     bursty = family(alpha=1.0, icl_labels=icl_labels)
     labels, _, episodes = draw(bursty, "icl", 400)
     pairs = {tuple(np.unique(row)) for row in labels}
@@ -265,14 +266,14 @@ def test_anchor_compat_draws_classes_with_replacement():
 
 @pytest.mark.parametrize("test", TESTS)
 def test_anchor_compat_draws_images_of_a_class_without_replacement(test):
-    """As with `replace=False` in the code of Chan et al., for images that are drawn in one step."""
+    """This follows `replace=False` in the code of Chan et al., for images that are drawn in one step."""
     _, classes, episodes = draw(family(alpha=2.0, train_drawings=15, anchor_compat=True), test, 600)
     images = 20 * classes + episodes.truth["drawing"].numpy()
     assert all(len(set(row)) == 9 for row in images)
 
 
-def test_anchor_compat_repeats_only_the_further_images_of_a_bursty_sequence():
-    """Further images are drawn in a separate step, so each is the image of the query with probability p_q / 20."""
+def test_anchor_compat_repeats_only_the_remaining_images_of_a_bursty_sequence():
+    """The remaining images are drawn in a separate step, so each is the query image with probability p_q / 20."""
     bursty, p = family(alpha=2.0, p_bursty=1.0, anchor_compat=True), zipf(50, 2.0)
     _, classes, episodes = draw(bursty)
     drawings = episodes.truth["drawing"].numpy()
@@ -284,7 +285,7 @@ def test_anchor_compat_repeats_only_the_further_images_of_a_bursty_sequence():
 
 
 def test_anchor_compat_gives_labels_zero_and_one_to_the_two_rarest_classes():
-    """The weights of the labels are 1/1613, ..., 1/2, 1 to the power of alpha."""
+    """Labels have the weights 1/1613, ..., 1/2, 1 to the power of alpha."""
     bursty = published_family(alpha=1.0, p_bursty=0.0, anchor_compat=True)
     assert bursty.split().labels_by_rank.tolist() == list(range(1612, -1, -1))
     labels, classes, _ = draw(bursty, episodes=3000)
@@ -295,7 +296,7 @@ def test_anchor_compat_gives_labels_zero_and_one_to_the_two_rarest_classes():
     assert torch.equal(split.data_classes, published_split.data_classes), "the same classes are held out"
 
 
-def test_anchor_compat_at_alpha_two_repeats_the_class_in_40_percent_of_bursty_sequences():
+def test_anchor_compat_at_alpha_two_draws_one_class_twice_in_40_percent_of_bursty_sequences():
     bursty = published_family(alpha=2.0, p_bursty=1.0, anchor_compat=True)
     p = zipf(1613, 2.0)
     assert np.square(p).sum() == pytest.approx(0.40, abs=0.005)
@@ -305,7 +306,7 @@ def test_anchor_compat_at_alpha_two_repeats_the_class_in_40_percent_of_bursty_se
     assert_share(largest_counts >= 6, np.square(p).sum())
 
 
-def test_flip_never_uses_trained_labels_with_anchor_compat_either():
+def test_flip_never_uses_trained_labels_even_with_anchor_compat():
     labels, classes, _ = draw(family(alpha=2.0, anchor_compat=True), "flip")
     assert (labels != classes).all(), "no class has its trained label"
 
@@ -329,7 +330,7 @@ def test_held_out_classes_are_not_trained_on():
     assert len(trained_classes) == 50 and len(held_out_classes) == 10 and not trained_classes & held_out_classes
 
 
-def test_validation_sequences_have_other_held_out_characters_than_the_prompts():
+def test_validation_sequences_and_prompts_have_different_held_out_characters():
     families = (family(), family().validation())
     icl = [bursty.sample_test("icl", 500, torch.Generator().manual_seed(0)) for bursty in families]
     prompt_classes, validation_classes = (set(episodes.truth["class"].flatten().tolist()) for episodes in icl)
@@ -415,8 +416,8 @@ def test_a_curriculum_sets_all_but_the_leading_pixels_to_zero():
 
 
 def test_evaluators_have_their_chance_levels_and_answer_sources():
-    """Chance is one of two labels, one of four pairs of labels, or one of the 50 trained labels, which follow only from
-    the weights."""
+    """Chance is one of two labels, one of four pairs of labels, or, if the answer is only in the weights, one of 50
+    labels."""
     evaluators = family().evaluators()
     assert set(evaluators) == set(TESTS)
     facts = {name: (test.chance, test.group_size, test.answer_source) for name, test in evaluators.items()}

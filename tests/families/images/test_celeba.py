@@ -1,4 +1,4 @@
-"""Reading CelebA in its public layout. Most tests replace the image decoder."""
+"""Reading CelebA from its public layout. Most tests replace the image decoder."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def new_generator(seed=0):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Five faces; image i belongs to partition i % 3."""
+    """A folder with five faces. Image i belongs to partition i % 3."""
     (tmp_path / "celeba" / "img_align_celeba").mkdir(parents=True)
     for i in range(1, 6):
         (tmp_path / "celeba" / "img_align_celeba" / f"{i:06}.jpg").write_bytes(b"jpeg" * i)
@@ -28,7 +28,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def decoded_names(monkeypatch):
-    """Replace the decoder, and record the names of decoded images. Every pixel of image i has channels i, 2i and 3i."""
+    """Replace the decoder, and record the names of decoded images. Pixels of image i have the channels i, 2i and 3i."""
     names = []
 
     def decode(path, size):
@@ -75,8 +75,8 @@ def test_bad_layouts_are_refused(folder, decoded_names, change, code, names):
 
 
 def test_the_complete_image_is_resized_to_a_square(tmp_path):
-    """Linear ramps along rows and columns stay linear from edge to edge: pixel i of 32 is centred at
-    (i + 1/2) 218 / 32 - 1/2 of the rows, and analogously with 178 of the columns."""
+    """Linear ramps along rows and columns stay linear from edge to edge. Pixel i of 32 is centred at row
+    (i + 1/2) 218 / 32 - 1/2, and analogously for the 178 columns."""
     rows, columns = np.mgrid[:218, :178]
     pixels = np.stack([rows, columns, np.full_like(rows, 50)], -1).astype(np.uint8)
     Image.fromarray(pixels).save(tmp_path / "face.png")

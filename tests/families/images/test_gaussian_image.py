@@ -1,4 +1,4 @@
-"""`gaussian-image` and `class-mixture` against the formulas in NumPy, episode by episode."""
+"""`gaussian-image` and `class-mixture` against NumPy formulas for single episodes."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def sample(episodes: int, seed: int = 0, related: int = 2, shift: str = "none") 
 def conditional_gaussian(
     mean: np.ndarray, covariance: np.ndarray, observed: np.ndarray, y: np.ndarray, targets: np.ndarray
 ):
-    """Mean and standard deviation of the target pixels, by the block formula with an explicit inverse."""
+    """Return mean and standard deviation of the target pixels by the block formula with an explicit inverse."""
     noisy = covariance + FLOOR**2 * np.eye(len(covariance))
     gain = covariance[np.ix_(targets, observed)] @ np.linalg.inv(noisy[np.ix_(observed, observed)])
     variance = noisy[np.ix_(targets, targets)] - gain @ covariance[np.ix_(observed, targets)]
@@ -91,7 +91,7 @@ def test_class_mixture_is_the_posterior_over_classes(related: int, shrinkage: fl
 
 
 def test_gaussian_image_gives_classes_equal_weights_and_predicts_colours_jointly() -> None:
-    """One label has seven images and one has three; the intensities of a pixel are correlated between colours."""
+    """One label has seven images and the other has three. The colours of a pixel are correlated."""
     rng = np.random.default_rng(0)
     grey = rng.integers(60, 190, (10, 64, 1))
     pixels = (grey + rng.integers(-20, 20, (10, 64, 3))).astype(np.uint8)
@@ -133,12 +133,12 @@ def test_baselines_pass_the_contracts(baseline: type) -> None:
 
 
 @pytest.mark.parametrize(("baseline", "name"), [(GaussianImage, "gaussian-image"), (ClassMixture, "class-mixture")])
-def test_tasks_of_other_families_are_refused(baseline: type, name: str) -> None:
+def test_other_families_are_refused(baseline: type, name: str) -> None:
     with refused("not-applicable", name, "image-completion"):
         baseline(facts=TaskFacts(family=Linear(Linear.Parameters(dim=2))))
 
 
-def test_images_without_classes_and_too_large_images_are_refused() -> None:
+def test_images_that_have_no_classes_or_are_too_large_are_refused() -> None:
     faces = ImageParameters(images="celeba", size=64, sampling="cmab", max_related=0)
     facts = TaskFacts(family=ImageCompletion(faces))
     with refused("not-applicable", "class-mixture", "celeba"):

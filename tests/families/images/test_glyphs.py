@@ -1,4 +1,4 @@
-"""Procedural characters: bit-identical in all subsets and processes, distinct classes, ink as in Omniglot."""
+"""Procedural characters: identical in all subsets and processes, with distinct classes, and as inky as Omniglot."""
 
 import hashlib
 import subprocess
@@ -47,7 +47,7 @@ def test_characters_are_the_same_at_all_image_sizes(size):
     assert small.shape == (12, 4, size, size)
     assert small.dtype == np.uint8
     assert 0.03 < small.mean() / 255 < 0.12
-    # Reduced to 4 x 4 pixels, images may differ only in the width of the pen.
+    # When reduced to 4 x 4 pixels, images may differ only in the width of the pen.
     coarse = [
         images[..., : n // 4 * 4, : n // 4 * 4].reshape(48, 4, n // 4, 4, n // 4).mean((2, 4)).ravel()
         for images, n in ((small, size), (large, 168))
@@ -63,7 +63,7 @@ def test_images_of_all_seeds_classes_and_drawings_differ():
 
 
 def test_classes_can_be_distinguished():
-    """Accuracy of the nearest class mean, computed on other drawings, among 20 classes. Chance is 0.05."""
+    """The nearest of 20 class means, each computed from separate drawings, is usually the right one. Chance is 0.05."""
     pixels = glyphs(0, 20, 20).reshape(20, 20, -1).astype(float)
     hits = 0
     for d in range(20):
@@ -88,7 +88,7 @@ def test_uniform_and_normal_numbers_have_their_distributions():
     assert stats.kstest(u[:20_000], "uniform").pvalue > 1e-3
     assert abs(z.mean()) < 4 / len(z) ** 0.5
     assert abs(z.std() - 1) < 4 / (2 * len(z)) ** 0.5
-    # The sum of four uniform numbers has an excess kurtosis of -6/5 / 4.
+    # A sum of four uniform numbers has the excess kurtosis -6/5 / 4.
     assert abs(stats.kurtosis(z) + 0.3) < 0.05
     pairs = [(u, uniform(0, "v", index)), (u, uniform(1, "u", index)), (u, uniform(0, "u", index, np.array([1])))]
     for a, b in pairs:
@@ -110,7 +110,7 @@ def test_programs_have_one_to_five_strokes_attached_to_earlier_strokes():
 
 
 def two_strokes(**parameters):
-    """Two horizontal lines, the second of which starts at the centre of the first. `parameters` replace fields."""
+    """Return two horizontal strokes. The second starts at the centre of the first. `parameters` replace fields."""
     fields = {
         name: np.zeros((1, 2), int if name in ("parent", "joint", "pivot") else float) for name in Strokes._fields
     }
@@ -141,7 +141,7 @@ def test_a_stroke_starts_at_its_joint_plus_its_slip():
 
 
 @pytest.mark.parametrize("size", [28, 105])
-def test_a_line_has_the_area_of_the_pen(size):
+def test_a_straight_stroke_covers_its_length_times_the_pen_width(size):
     x = np.linspace(0.2, 0.8, 36)
     image = ink(x[None, None], np.full((1, 1, 36), 0.5), size)
     assert image.sum() / 255 / size**2 == pytest.approx(0.6 * PEN_WIDTH, rel=0.15)

@@ -41,7 +41,7 @@ def write_idx(path, array):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """MNIST and EMNIST in their public layouts. The pixels of every image encode its file, number and orientation."""
+    """MNIST and EMNIST in their public layouts. Pixels encode the file, number and orientation of their image."""
     root = tmp_path_factory.mktemp("data")
     for name, prefix, base, classes in (
         ("mnist", "train", 0, 3),
@@ -60,7 +60,7 @@ def folder(tmp_path_factory):
 
 
 def bytes_of(episodes, images):
-    """The stored pixels of complete images, `(B, size, size)`."""
+    """Return the stored pixels of complete images, `(B, size, size)`."""
     mean, std = INTENSITY[images]
     pixels = (episodes.truth["display"][..., 0] * std + mean) * 255
     side = math.isqrt(pixels.shape[1])
@@ -90,7 +90,7 @@ def test_the_parameter_targets_sets_the_number_of_targets():
         assert len(torch.unique(targets, dim=0)) == 20
 
 
-def test_context_sizes_of_share_are_uniform_between_a_hundredth_and_a_fifth_of_the_pixels():
+def test_with_sampling_share_context_sizes_are_uniform_between_1_and_20_percent_of_the_pixels():
     episodes = family(size=28, classes=2).sample(Request(1600, 784, new_generator()))
     sizes = episodes.context.counts
     assert (sizes.min(), sizes.max()) == (7, 156)
@@ -102,8 +102,8 @@ def test_context_sizes_of_share_are_uniform_between_a_hundredth_and_a_fifth_of_t
     assert abs(related.double().mean() - 199.5) < 4 * math.sqrt((386**2 - 1) / 12 / len(related))
 
 
-def test_context_sizes_of_cmab_leave_room_for_the_targets():
-    """The context has N ~ U[3, 197) points, and there are M ~ U[3, 200 - N) targets (upper ends excluded)."""
+def test_with_sampling_cmab_context_sizes_leave_room_for_the_targets():
+    """There are N ~ U[3, 197) context points and M ~ U[3, 200 - N) targets."""
     episodes = family(size=28, sampling="cmab", max_related=0).sample(Request(6000, 196, new_generator()))
     context, targets = episodes.context.counts, episodes.targets.counts
     assert (context.min(), context.max(), targets.min()) == (3, 196, 3)
@@ -157,7 +157,7 @@ def test_the_number_of_related_images_does_not_change_the_other_images():
         assert not reduced.related.y[~is_present].any()
 
 
-def test_distinct_numbers_are_uniform_among_the_numbers_that_are_not_excluded():
+def test_distinct_numbers_are_drawn_uniformly_from_those_that_are_not_excluded():
     counts, excluded = (
         torch.tensor([4, 6]).repeat_interleave(20_000),
         torch.tensor([[1], [0]]).repeat_interleave(20_000, 0),
@@ -176,7 +176,7 @@ def test_labels_are_equally_likely():
     assert (torch.bincount(label) - 1000).abs().max() < 4 * math.sqrt(4000 * 3 / 16)
 
 
-def test_evaluation_uses_other_drawings_of_the_same_characters():
+def test_evaluation_uses_different_drawings_of_the_training_characters():
     training, evaluation = (f.sample(Request(400, 28, new_generator())) for f in (SMALL, SMALL.held_out()))
     train, test = bytes_of(training, "glyphs"), bytes_of(evaluation, "glyphs")
     assert set(training.truth["label"].tolist()) == set(evaluation.truth["label"].tolist()) == {0, 1, 2, 3}
@@ -191,7 +191,7 @@ def test_evaluation_uses_other_drawings_of_the_same_characters():
     assert torch.equal(repeated.context.y, training.context.y), "held_out does not change the family"
 
 
-def test_the_shifts_unseen_classes_and_other_label_change_only_their_images():
+def test_the_shift_unseen_classes_changes_all_images_and_other_label_only_related_images():
     unseen = SMALL.held_out().sample(Request(100, 28, new_generator(), shift="unseen-classes"))
     assert set(unseen.truth["label"].tolist()) == {4, 5, 6, 7}
     same, other = (SMALL.sample(Request(400, 28, new_generator(), shift=s)) for s in ("none", "other-label"))
@@ -203,7 +203,7 @@ def test_the_shifts_unseen_classes_and_other_label_change_only_their_images():
     assert (torch.bincount(offset)[1:] - 400 / 3).abs().max() < 4 * math.sqrt(400 * 2 / 9)
 
 
-def test_both_protocols_have_their_scales_of_inputs_and_intensities():
+def test_inputs_and_intensities_have_the_scale_of_their_protocol():
     x = SMALL.display_inputs().double()
     torch.testing.assert_close(x.mean(0), torch.zeros(2, dtype=x.dtype), atol=1e-6, rtol=0)
     torch.testing.assert_close(x.square().mean(0), torch.ones(2, dtype=x.dtype))
@@ -275,7 +275,7 @@ def test_errors_for_missing_data_name_their_source(tmp_path):
         family(tmp_path, images="mnist").sample(Request(1, 5, new_generator()))
 
 
-def test_files_of_images_and_labels_of_different_lengths_are_refused(folder, tmp_path):
+def test_files_with_different_numbers_of_images_and_labels_are_refused(folder, tmp_path):
     write_idx(tmp_path / "mnist" / "train-images-idx3-ubyte", np.zeros((4, 28, 28)))
     write_idx(tmp_path / "mnist" / "train-labels-idx1-ubyte", np.arange(5))
     with refused("bad-data", tmp_path / "mnist", "4 x 28 x 28", 5):
@@ -317,9 +317,9 @@ def test_the_normaliser_is_the_variance_of_the_intensities(sampling):
 @pytest.mark.parametrize(
     ("task", "cap"), [("image-completion-emnist", 2.0768), ("image-completion-celeba32", math.inf)]
 )
-def test_likelihoods_are_capped_where_the_released_code_caps_them(task, cap):
-    """On EMNIST standard deviations are 0.05 + 0.95 softplus, so the cap is log N(0; 0, 0.05²). On CelebA they are
-    exp."""
+def test_likelihoods_are_capped_as_in_the_released_code(task, cap):
+    """On EMNIST, standard deviations are 0.05 + 0.95 softplus, so the cap is log N(0; 0, 0.05²). On CelebA, they are
+    exp, which has no lower bound."""
     for preset in ("small", "paper"):
         floor = resolve_task(task, preset)[0].floor
         narrowest = Gaussian.from_raw(torch.tensor([0.0, -60.0], dtype=torch.float64), 1, HeadSettings(floor))
@@ -328,7 +328,7 @@ def test_likelihoods_are_capped_where_the_released_code_caps_them(task, cap):
 
 
 @pytest.mark.parametrize(("size", "batch"), [(32, 100), (64, 50), (128, 25)])
-def test_training_on_celeba_takes_200_epochs_of_partitions_0_and_1(size, batch):
+def test_training_on_celeba_has_200_epochs_of_partitions_0_and_1(size, batch):
     run = next(
         r for r in grid_runs("cmab-table-2-celeba", "paper") if r.task == f"image-completion-celeba{size}"
     ).config
@@ -338,7 +338,7 @@ def test_training_on_celeba_takes_200_epochs_of_partitions_0_and_1(size, batch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("grid", ["cmab-table-2-emnist", "cmab-table-2-celeba"])
-def test_latent_models_of_table_2_use_the_normed_residual(grid):
+def test_latent_models_in_the_grids_of_table_2_use_the_normed_residual(grid):
     latent_runs = [run for run in grid_runs(grid) if run.backbone in ("lbanp", "cmanp")]
     assert {run.backbone for run in latent_runs} == {"lbanp", "cmanp"}
     assert all(run.config.backbone.settings["residual"] == "normed" for run in latent_runs)
@@ -354,7 +354,7 @@ def test_training_validation_and_evaluation_glyphs_do_not_overlap() -> None:
     assert [set(images.labels.tolist()) for images in parts.values()] == [{0, 1, 2}, {0, 1, 2}, {3, 4, 5}]
 
 
-def test_validation_uses_other_drawings_of_glyphs_and_the_training_images_of_mnist() -> None:
+def test_validation_uses_separate_drawings_of_glyphs_or_training_images_of_mnist() -> None:
     parts = [family(drawings=20), family(drawings=20).validation(), family(drawings=20).held_out()]
     train, validation, test = (
         {image.numpy().tobytes() for image in part.sample(Request(64, 9, new_generator())).truth["display"]}

@@ -1,4 +1,4 @@
-"""`mean-image` against moments in NumPy and against other predictions that ignore the context."""
+"""`mean-image` against moments computed by NumPy and against other predictions that ignore the context."""
 
 import numpy as np
 import pytest
@@ -24,13 +24,13 @@ def mean_image(family, floor=0.1):
 
 
 def predict_all_pixels(family):
-    """The prediction at every pixel, without a floor."""
+    """Return the prediction at every pixel, without a lower bound on the standard deviation."""
     context = example_episodes(dim=2, points=3).context.span(0, 1)[:1]
     return mean_image(family, floor=0.0).predict_targets(context, family.display_inputs().unsqueeze(0))
 
 
 @pytest.mark.parametrize("part", ["held_out", "validation"])
-def test_moments_are_those_of_the_training_drawings(part: str) -> None:
+def test_moments_are_computed_from_the_training_drawings(part: str) -> None:
     family = getattr(ImageCompletion(SMALL), part)()
     prediction = predict_all_pixels(family)
     mean, std = INTENSITY["glyphs"]
@@ -39,7 +39,7 @@ def test_moments_are_those_of_the_training_drawings(part: str) -> None:
     np.testing.assert_allclose(prediction.std[0, :, 0].numpy(), drawings.std(0), atol=1e-3)
 
 
-def test_labels_have_equal_weights_for_any_number_of_images() -> None:
+def test_labels_have_equal_weights_whatever_their_number_of_images() -> None:
     """Training draws a label first. One label has seven images and the other has three, in mixed order."""
     pixels = np.random.default_rng(0).integers(0, 256, (10, 64, 3), dtype=np.uint8)
     labels = np.array([5, 9, 5, 5, 9, 5, 5, 9, 5, 5])
@@ -64,7 +64,8 @@ def test_pixel_at_inverts_display_inputs(sampling: str) -> None:
 
 
 def test_no_other_prediction_without_context_scores_better_on_training_images() -> None:
-    """No other image has a lower squared error, and no other Gaussian with this floor a higher log-likelihood."""
+    """No other image has a lower squared error, and no other Gaussian with this minimum standard deviation has a higher
+    log-likelihood."""
     family = ImageCompletion(SMALL)
     episodes = family.sample(Request(4000, 28, torch.Generator().manual_seed(3)))
     targets = episodes.targets
@@ -109,6 +110,6 @@ def test_the_baseline_passes_the_contracts() -> None:
     check_contracts(contracts, baseline, episodes, Tolerance())
 
 
-def test_a_task_of_another_family_is_refused() -> None:
+def test_other_families_are_refused() -> None:
     with refused("not-applicable", "mean-image", "image-completion"):
         MeanImage(facts=TaskFacts(family=Linear(Linear.Parameters(dim=2))))

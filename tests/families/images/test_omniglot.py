@@ -1,4 +1,4 @@
-"""Reading Omniglot: complete archives and folders are read in order, and all other files are refused."""
+"""Reading Omniglot: complete archives and folders are read in order, and everything else is refused."""
 
 import os
 import tracemalloc
@@ -22,14 +22,14 @@ def fewer_classes(monkeypatch):
 
 
 def drawing(number):
-    """A PNG file of a drawing with `number` pixels of ink (ink is 0, paper 255)."""
+    """Return a PNG file of a drawing with `number` pixels of ink (ink is 0, paper 255)."""
     image = np.full((105, 105), 255, np.uint8)
     image.flat[:number] = 0
     return png.encode(image)
 
 
 def files_of_part(part):
-    """Names and contents of the files of a part. Drawing d of class c has 100 c + d + 1 pixels of ink."""
+    """Return names and contents of the files of a part. Drawing d of class c has 100 c + d + 1 pixels of ink."""
     base = 3 if part == "images_evaluation" else 0
     for c in range(PARTS[part]):
         for d in range(20):
@@ -132,14 +132,14 @@ def test_files_larger_than_a_drawing_are_refused_before_they_are_read(tmp_path, 
         read_omniglot(folder)
 
 
-def test_archives_whose_files_have_a_too_large_total_size_are_refused(tmp_path, monkeypatch):
+def test_archives_whose_unpacked_size_is_too_large_are_refused(tmp_path, monkeypatch):
     folder = write(tmp_path / "omniglot")
     monkeypatch.setattr(omniglot, "_MAX_PART_BYTES", 5000)
     with refused("too-large", "images_background.zip", "5,000"):
         read_omniglot(folder)
 
 
-def test_files_are_not_unpacked_beyond_the_size_in_the_archive(tmp_path):
+def test_files_are_not_unpacked_beyond_the_size_declared_in_the_archive(tmp_path):
     folder = write(tmp_path / "omniglot", skip=[FIRST])
     with zipfile.ZipFile(folder / "images_background.zip", "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(FIRST, bytes(50_000_000))
@@ -209,7 +209,7 @@ class TestCache:
             assert np.array_equal(load_omniglot(folder, 28), first)
         assert len(read_calls) == 2, "read, read again, then cached"
 
-    def test_the_cache_is_in_the_data_folder_if_there_is_no_cache_folder(self, tmp_path, cache, read_calls):
+    def test_the_cache_is_in_the_data_folder_if_no_cache_folder_exists(self, tmp_path, cache, read_calls):
         cache.parent.write_text("a file where a folder should be")
         folder = write(tmp_path / "omniglot")
         load_omniglot(folder, 28), load_omniglot(folder, 28)

@@ -1,4 +1,4 @@
-"""Exact predictions for linear dynamical systems from the joint covariance of all elements, without a recursion."""
+"""Exact, non-recursive predictions for linear dynamical systems from the joint covariance of all elements."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def rotation(radius: float, angle: float) -> Array:
 
 
 def joint_covariance(matrices: list[Array], process_noise: float, observation_noise: float) -> Array:
-    """The covariance of all elements. `matrices[n]` maps state n to state n + 1.
+    """Return the covariance of all elements. `matrices[n]` maps state n to state n + 1.
 
-    Element n is a linear function of the initial state, of the noise of earlier steps and of its own noise, which are
-    all independent.
+    Element n is a linear function of the initial state, the process noise of earlier steps and its own observation
+    noise, all of which are independent.
     """
     count = len(matrices) + 1
     response = np.zeros((count, 2 * count))
@@ -31,7 +31,7 @@ def joint_covariance(matrices: list[Array], process_noise: float, observation_no
 
 
 def next_element(covariance: Array, y: Array) -> tuple[Array, Array]:
-    """Mean and variance of each element given all earlier elements."""
+    """Return mean and variance of each element given all earlier elements."""
     means, variances = np.zeros(len(y)), np.zeros(len(y))
     for n in range(len(y)):
         weights = np.linalg.solve(covariance[:n, :n], covariance[:n, n])

@@ -1,4 +1,4 @@
-"""Sequences of linear systems against their closed-form moments and distributions of SciPy."""
+"""Sequences of linear systems against closed-form moments and distributions in SciPy."""
 
 import math
 
@@ -47,7 +47,7 @@ def test_radius_and_angle_are_uniform_and_independent() -> None:
 
 
 @pytest.mark.parametrize("shift", ["none", "noisy-0.9", "process-noise-0.7"])
-def test_elements_of_one_system_have_their_joint_covariance(shift: str) -> None:
+def test_elements_of_one_system_have_the_expected_joint_covariance(shift: str) -> None:
     family = build_family(radius=(0.9, 0.9), angle=(0.7, 0.7), process_noise=0.4, observation_noise=0.5)
     count, points = 20_000, 8
     y = elements(draw(family, count, points, shift=shift))
@@ -56,7 +56,7 @@ def test_elements_of_one_system_have_their_joint_covariance(shift: str) -> None:
     ]
     expected = joint_covariance([rotation(0.9, 0.7)] * (points - 1), process_noise, observation_noise)
     variances = expected.diagonal()
-    # Standard errors of the entries of the sample covariance of Gaussian vectors.
+    # The standard errors of a sample covariance of Gaussian vectors.
     errors = np.sqrt((np.outer(variances, variances) + expected**2) / count)
     assert (np.abs(y.T @ y / count - expected) / errors).max() < 4
     assert (np.abs(y.mean(0)) < 4 * np.sqrt(variances / count)).all()
@@ -81,7 +81,7 @@ def test_the_normaliser_depends_on_neither_the_angles_nor_the_observation_noise(
     assert narrow == pytest.approx(build_family(radius=(0.9, 0.9)).normaliser, rel=1e-9)
 
 
-def test_systems_depend_on_neither_the_length_nor_the_noise() -> None:
+def test_systems_depend_on_neither_the_sequence_length_nor_the_noise() -> None:
     plain = draw(points=5).truth
     for points, shift in ((5, "noisy-2"), (5, "process-noise-2"), (5, "switch"), (30, "points-29")):
         truth = draw(points=points, shift=shift).truth

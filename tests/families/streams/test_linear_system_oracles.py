@@ -1,4 +1,4 @@
-"""The oracles of linear systems against dense Gaussian algebra, finer grids, and the errors of a pilot."""
+"""The oracles of linear systems against dense Gaussian algebra, finer grids, and the errors in a pilot study."""
 
 import math
 from dataclasses import replace
@@ -33,7 +33,7 @@ from tests.refusals import refused
 
 
 def in_float64(episodes: Episodes) -> Episodes:
-    """Elements in float64, so that predictions are in float64, too."""
+    """Convert elements to float64, so that predictions are in float64, too."""
     return replace(episodes, context=episodes.context.to(dtype=torch.float64))
 
 
@@ -69,7 +69,7 @@ def test_the_kalman_filter_equals_the_dense_posterior(shift: str, noises: tuple[
 
 
 def test_the_bayes_predictor_equals_the_sum_over_its_grid() -> None:
-    """Weights and predictions of two radii times three angles are computed one by one."""
+    """The reference computes weights and predictions for two radii times three angles one by one."""
     family = build_family(radius=(0.6, 1.0), angle=(0.3, 1.5))
     episodes = in_float64(draw(family, episodes=4, points=10, shift="noisy-0.5"))
     prediction = bayes(family, "noisy-0.5", radii=2, angles=3).predict_next(episodes.context)
@@ -101,7 +101,7 @@ def test_the_bayes_predictor_equals_the_kalman_filter_if_all_systems_are_the_sam
 
 
 def log_density_changes_of_grid(count: int, **grid: int) -> Tensor:
-    """The changes of the log-densities of all elements if the shipped grid is replaced by `grid`."""
+    """Return how the log-density of each element changes if `grid` replaces the shipped grid."""
     episodes, log_density_changes = in_float64(draw(episodes=count, points=64, seed=7)), []
     for start in range(0, count, 20):
         context = episodes.context[start : start + 20]
@@ -110,11 +110,11 @@ def log_density_changes_of_grid(count: int, **grid: int) -> Tensor:
     return torch.cat(log_density_changes)
 
 
-def test_a_grid_with_twice_as_many_angles_does_not_change_the_bayes_predictor() -> None:
+def test_twice_as_many_angles_do_not_change_the_bayes_predictor() -> None:
     assert log_density_changes_of_grid(20, angles=384).abs().max() < 1e-3
 
 
-def test_a_grid_with_a_quarter_of_the_angles_changes_the_bayes_predictor() -> None:
+def test_a_quarter_of_the_angles_changes_the_bayes_predictor() -> None:
     assert log_density_changes_of_grid(20, angles=48).abs().max() > 1e-2
 
 
@@ -126,10 +126,9 @@ def test_finer_grids_do_not_change_the_bayes_predictor_on_many_sequences() -> No
 
 
 def probability_transforms(count: int, points: int, shift: str = "none") -> Tensor:
-    """The predictive cumulative probability of each element.
+    """Return the predictive cumulative probability of each element.
 
-    Under the exact predictive distributions, those of all elements of a sequence are independent and uniform
-    (Rosenblatt 1952).
+    If the predictive distributions are exact, these probabilities are independent and uniform (Rosenblatt 1952).
     """
     context, predictor = draw(episodes=count, points=points, seed=3, shift=shift).context, bayes(shift=shift)
     chunks = [context[start : start + 40] for start in range(0, count, 40)]
@@ -152,7 +151,7 @@ def test_predictions_of_5000_sequences_are_calibrated() -> None:
     assert np.abs(correlations - np.eye(6)).max() < 4 / math.sqrt(5000)
 
 
-# Mean squared errors of the pilot after these numbers of elements, over 512 sequences.
+# Mean squared errors in the pilot study after these numbers of elements, over 512 sequences.
 PILOT_SEQUENCES, PILOT_LENGTHS = 512, [1, 2, 4, 8, 16, 32, 63]
 PILOT = {
     "zero": [0.97, 0.90, 0.67, 0.56, 0.49, 0.52, 0.48],
@@ -160,7 +159,7 @@ PILOT = {
     "bayes": [0.97, 0.68, 0.33, 0.23, 0.21, 0.21, 0.18],
     "kalman": [0.56, 0.28, 0.19, 0.18, 0.20, 0.21, 0.18],
 }
-# Means of these errors over all 64 elements.
+# Mean errors over all 64 elements.
 PILOT_MEANS = {"ar-2": 0.297, "bayes": 0.244, "kalman": 0.211}
 PILOT_LAST_VALUE = 0.9
 
@@ -183,8 +182,8 @@ def squared_errors() -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", PILOT)
-def test_squared_errors_equal_those_of_the_pilot(name: str, squared_errors: dict[str, np.ndarray]) -> None:
-    """Errors agree within four standard errors of the difference, plus the rounding of the pilot."""
+def test_squared_errors_agree_with_the_pilot_study(name: str, squared_errors: dict[str, np.ndarray]) -> None:
+    """The tolerance is four standard errors of the difference, plus the rounding of the published errors."""
     errors = squared_errors[name]
     scale = math.sqrt(1 / len(errors) + 1 / PILOT_SEQUENCES)
     deviation = np.abs(errors.mean(0)[PILOT_LENGTHS] - PILOT[name])
@@ -194,7 +193,7 @@ def test_squared_errors_equal_those_of_the_pilot(name: str, squared_errors: dict
         assert abs(means.mean() - PILOT_MEANS[name]) < 4 * scale * means.std() + 5e-4
 
 
-def test_the_error_of_the_last_value_is_about_that_of_the_pilot(squared_errors: dict[str, np.ndarray]) -> None:
+def test_the_error_of_last_value_roughly_agrees_with_the_pilot_study(squared_errors: dict[str, np.ndarray]) -> None:
     means = squared_errors["last-value"][:, 1:].mean(1)
     scale = math.sqrt(1 / len(means) + 1 / PILOT_SEQUENCES)
     assert abs(means.mean() - PILOT_LAST_VALUE) < 4 * scale * means.std() + 0.05

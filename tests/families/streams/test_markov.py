@@ -1,4 +1,4 @@
-"""Markov chains: sampled tokens against their transition rows, distributions of rows, switches and bad parameters."""
+"""Markov chains: tokens against transition rows, distributions of rows, switches and invalid parameters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def draw(chains: MarkovChains, episodes: int, points: int, shift: str = "none", 
 
 
 def tokens_rows_switches(episodes: Episodes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The tokens `(B, N)`, and the rows and switches of the truth, `(B, N + 1, ...)`."""
+    """Return the tokens `(B, N)`, and the true rows and switches, `(B, N + 1, ...)`."""
     return (episodes.context.y.numpy(), episodes.truth["rows"].numpy(), episodes.truth["is_switch"].numpy())
 
 
@@ -37,7 +37,7 @@ def context_of(tokens: np.ndarray, position: int, order: int) -> tuple[int, ...]
 
 
 @pytest.mark.parametrize(("symbols", "order"), [(3, 1), (2, 2), (5, 2), (64, 1)])
-def test_a_chain_has_one_row_for_each_context(symbols: int, order: int) -> None:
+def test_a_chain_has_one_transition_row_per_context(symbols: int, order: int) -> None:
     tokens, rows, _ = tokens_rows_switches(draw(family(symbols=symbols, order=order), 6, 300))
     seen: dict[tuple[int, ...], np.ndarray] = {}
     for b in range(6):
@@ -51,10 +51,12 @@ def test_a_chain_has_one_row_for_each_context(symbols: int, order: int) -> None:
 
 
 @pytest.mark.parametrize(("symbols", "order", "switch"), [(3, 1, 0.0), (2, 2, 0.0), (3, 1, 0.05)])
-def test_a_token_follows_each_context_with_the_frequency_of_its_row(symbols: int, order: int, switch: float) -> None:
-    """Pearson's statistic for the count of one token after each context.
+def test_token_frequencies_after_each_context_agree_with_the_transition_row(
+    symbols: int, order: int, switch: float
+) -> None:
+    """Pearson's chi-squared test is applied to the counts of one token after each context.
 
-    With switches, the expected counts are sums over the rows of many chains, so positions are grouped by context.
+    With switches, an expected count is a sum over the rows of many chains, so positions are grouped by context.
     """
     tokens, rows, _ = tokens_rows_switches(draw(family(symbols=symbols, order=order, switch=switch), 20, 4000))
     statistic, freedom = 0.0, 0
@@ -72,8 +74,8 @@ def test_a_token_follows_each_context_with_the_frequency_of_its_row(symbols: int
     assert SMALLEST_P < stats.chi2(freedom).cdf(statistic) < 1 - SMALLEST_P
 
 
-def test_the_frequencies_of_all_tokens_agree_with_their_probabilities() -> None:
-    """Among positions with a probability in one of ten intervals, the share of the token is the mean probability."""
+def test_token_frequencies_are_calibrated() -> None:
+    """Positions are binned by the probability of a token. In each bin, its share is the mean probability."""
     tokens, rows, _ = tokens_rows_switches(draw(family(symbols=4, order=2), 400, 100))
     for token in range(4):
         p, is_token = rows[:, :-1, token].ravel(), tokens.ravel() == token
@@ -95,7 +97,7 @@ def test_the_first_tokens_are_uniform(order: int) -> None:
     ("concentration", "symbols"), [(0.01, 3), (0.3, 3), (1.0, 2), (1.0, 3), (4.0, 5)], ids=lambda v: str(v)
 )
 def test_rows_have_a_dirichlet_distribution(concentration: float, symbols: int) -> None:
-    """Each probability of a row has a Beta distribution, also under the shift."""
+    """Each probability in a row has a Beta distribution, also under the shift."""
     for chains, shift in (
         (family(symbols=symbols, concentration=concentration), "none"),
         (family(symbols=symbols), f"concentration-{concentration}"),
@@ -122,7 +124,7 @@ def test_only_a_switch_replaces_the_chain(shift: str) -> None:
     tokens, rows, is_switch = tokens_rows_switches(draw(chains, 100, 200, shift))
     count = is_switch.sum()
     assert stats.binomtest(int(count), is_switch.size, 0.1).pvalue > SMALLEST_P
-    # Switches are independent: the share of switches right after a switch is the same.
+    # Switches are independent, so a switch is as likely right after a switch as elsewhere.
     after = is_switch[:, 1:][is_switch[:, :-1]]
     assert stats.binomtest(int(after.sum()), after.size, 0.1).pvalue > SMALLEST_P
     all_rows = set()
@@ -152,7 +154,7 @@ def test_without_switches_no_chain_is_replaced() -> None:
 
 
 def test_the_first_chain_depends_neither_on_the_length_nor_on_switches() -> None:
-    """Tokens and rows agree up to the first switch."""
+    """Tokens and rows of two draws agree up to the first switch."""
     chains = family(order=2)
     long, short, switching = (
         tokens_rows_switches(draw(chains, 8, points, shift))
@@ -165,7 +167,7 @@ def test_the_first_chain_depends_neither_on_the_length_nor_on_switches() -> None
     assert not (switching[1] == long[1]).all()
 
 
-def test_the_truth_has_one_row_more_than_there_are_tokens() -> None:
+def test_the_truth_has_one_transition_row_more_than_tokens() -> None:
     for order, points in ((1, 1), (2, 1), (2, 2), (2, 3)):
         episodes = draw(family(order=order), 5, points)
         assert episodes.context.y.shape == (5, points) and episodes.context.x.shape == (5, points, 0)

@@ -36,7 +36,7 @@ def chain_oracle(chains: MarkovChains, episodes: Episodes) -> ChainOracle:
 
 
 def as_points(tokens: np.ndarray | list[list[int]]) -> Points:
-    """Tokens as points, with predictions in float64."""
+    """Convert tokens to points in float64, so that predictions are in float64, too."""
     y = torch.as_tensor(tokens)
     return Points.full(torch.empty((*y.shape, 0), dtype=torch.float64), y)
 
@@ -50,9 +50,9 @@ def probabilities(answer: Categorical) -> np.ndarray:
 
 
 def dirichlet_nodes(symbols: int, concentration: float, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights of a Gauss quadrature over a Dirichlet distribution.
+    """Return nodes and weights of a Gauss quadrature over a Dirichlet distribution.
 
-    They follow from stick-breaking: the shares of the remaining stick have Beta distributions.
+    It uses stick-breaking: the shares of the remaining stick have Beta distributions.
     """
     nodes, weights = np.zeros((1, 0)), np.ones(1)
     for rest in range(symbols - 1, 0, -1):
@@ -70,7 +70,7 @@ def dirichlet_nodes(symbols: int, concentration: float, count: int) -> tuple[np.
 def probabilities_by_integration(
     tokens: list[int], symbols: int, order: int, concentration: float, count: int
 ) -> np.ndarray:
-    """Probabilities of the next token after every prefix: integrals of the likelihood over all rows of the chain."""
+    """Compute the probabilities of the next token after every prefix by integrating the likelihood over all chains."""
     row_nodes, row_weights = dirichlet_nodes(symbols, concentration, count)
     contexts = list(product(range(symbols), repeat=order))
     grid = np.stack(np.meshgrid(*[np.arange(len(row_nodes))] * len(contexts), indexing="ij"), -1)
@@ -92,7 +92,7 @@ def probabilities_by_integration(
     ("symbols", "order", "concentration", "count", "length"),
     [(2, 1, 1.0, 16, 24), (2, 1, 0.3, 16, 24), (2, 1, 2.5, 16, 24), (2, 2, 1.0, 8, 12), (3, 1, 0.5, 4, 6)],
 )
-def test_the_answer_without_switches_equals_integration_over_all_chains(
+def test_without_switches_the_bayes_oracle_equals_integration_over_all_chains(
     symbols: int, order: int, concentration: float, count: int, length: int
 ) -> None:
     chains = family(symbols=symbols, order=order, concentration=concentration)
@@ -107,7 +107,7 @@ def test_the_answer_without_switches_equals_integration_over_all_chains(
 
 
 def joint_probability(tokens: tuple[int, ...], order: int, concentration: float, switch: float) -> float:
-    """The probability of a sequence of binary tokens: a sum over all sets of switches of products of Beta functions."""
+    """Compute the probability of binary tokens: the sum of products of Beta functions over all sets of switches."""
     total = 0.0
     for switches in product((False, True), repeat=len(tokens)):
         p = math.prod(switch if is_switch else 1 - switch for is_switch in switches) * 0.5 ** min(order, len(tokens))
@@ -126,7 +126,7 @@ def joint_probability(tokens: tuple[int, ...], order: int, concentration: float,
 @pytest.mark.parametrize(
     ("order", "concentration", "switch"), [(1, 1.0, 0.1), (1, 0.4, 0.5), (2, 1.0, 0.2), (1, 1.0, 1.0)]
 )
-def test_the_answer_with_switches_equals_enumeration_of_all_switches(
+def test_with_switches_the_bayes_oracle_equals_enumeration_of_all_switches(
     order: int, concentration: float, switch: float
 ) -> None:
     chains = family(symbols=2, order=order, concentration=concentration, switch=switch)
@@ -138,7 +138,7 @@ def test_the_answer_with_switches_equals_enumeration_of_all_switches(
             np.testing.assert_allclose(answers[b, n], np.array(joint) / sum(joint), rtol=0, atol=1e-12)
 
 
-def test_the_answer_with_switches_of_probability_0_equals_that_without_switches() -> None:
+def test_the_algorithms_with_and_without_switches_agree_at_switch_probability_0() -> None:
     tokens = draw(family(symbols=4, order=2), 5, 80).context.y
     rows = rows_with_switches(tokens, 2, 4, ChainPrior(0.7, 0.0))
     expected = probabilities(bayes(family(symbols=4, order=2, concentration=0.7)).predict_next(as_points(tokens)))
@@ -163,10 +163,10 @@ def test_the_bayes_oracle_uses_the_prior_of_the_shift(shift: str, parameters: di
 
 
 @pytest.mark.parametrize("switch", [0.0, 0.05])
-def test_the_mean_losses_of_both_oracles_are_those_of_their_definition(switch: float) -> None:
+def test_mean_losses_of_oracles_agree_with_their_definitions(switch: float) -> None:
     """After one token, the loss of the chain oracle is the expected entropy of a row, psi(k + 1) - psi(2) = 5/6 nats
-    for three tokens, and for the Bayes oracle all tokens are equally likely. Later, the loss of the Bayes oracle is
-    between those of the chain oracle and of equal probabilities, and its probabilities are calibrated."""
+    for k = 3 tokens, and the Bayes oracle assigns equal probabilities. Later, the Bayes oracle is calibrated, and has a
+    higher loss than the chain oracle and a lower one than equal probabilities."""
     chains = family(switch=switch)
     episodes = draw(chains, 4000, 60)
     points = in_float64(episodes)
@@ -184,13 +184,13 @@ def test_the_mean_losses_of_both_oracles_are_those_of_their_definition(switch: f
     is_token = (points.y[:, 2:] == 0).numpy().ravel()
     for low in np.arange(0, 1, 0.1):
         group = (p >= low) & (p < low + 0.1)
-        # Deviations within an episode are martingale differences, so their sum has this variance.
+        # Deviations within an episode are martingale differences, so the variances of all positions add up.
         error = np.sqrt((p * (1 - p))[group].sum())
         assert abs((is_token - p)[group].sum()) < 4.5 * error
 
 
-def test_the_chain_oracle_answers_with_the_true_rows() -> None:
-    """Logits of tokens of probability 0 are finite, and masked tokens do not affect the answer."""
+def test_the_chain_oracle_predicts_the_true_rows() -> None:
+    """Tokens with probability 0 have finite logits, and masked tokens do not affect the prediction."""
     chains = family(switch=0.1, concentration=0.01)
     episodes = draw(chains, 500, 6)
     oracle, points, rows = chain_oracle(chains, episodes), in_float64(episodes), episodes.truth["rows"]
@@ -217,7 +217,7 @@ def test_both_oracles_pass_the_contracts(order: int, switch: float) -> None:
     bayes_contracts = [contract for contract in CONTRACTS if contract.is_checkable(bayes(chains), episodes)]
     check_contracts(bayes_contracts, bayes(chains), episodes, Tolerance())
     oracle = chain_oracle(chains, episodes)
-    # An oracle is given the truth of one batch, so its answers to parts of the batch are not checked.
+    # An oracle has the truth of one complete batch, so contracts that split the batch do not apply.
     chain_contracts = [
         contract
         for contract in CONTRACTS
@@ -228,10 +228,10 @@ def test_both_oracles_pass_the_contracts(order: int, switch: float) -> None:
 
 
 @pytest.mark.parametrize("switch", [0.0, 0.1])
-def test_the_answer_depends_neither_on_later_tokens_nor_on_other_episodes(
+def test_predictions_depend_on_neither_later_tokens_nor_other_episodes(
     switch: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Answers are identical if later tokens change, and equal up to 1e-14 if episodes are processed one by one."""
+    """Predictions are identical if later tokens change, and equal up to 1e-14 if episodes are processed one by one."""
     chains = family(order=2, switch=switch)
     points, predictor = in_float64(draw(chains, 6, 40)), bayes(chains)
     answer = predictor.predict_next(points).logits
@@ -254,7 +254,7 @@ def test_masked_tokens_are_not_read() -> None:
         torch.testing.assert_close(answer[b, mask[b]], predictor.predict_next(alone).logits[0])
 
 
-def test_other_tasks_are_refused() -> None:
+def test_other_families_are_refused() -> None:
     for oracle in (ChainOracle, BayesChain):
         with refused("not-applicable", oracle.__name__, "markov"):
             oracle(facts=TaskFacts(family=Linear(Linear.Parameters())))

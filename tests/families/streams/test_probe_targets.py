@@ -27,7 +27,7 @@ def draw_episodes(task: str, points: int, episodes: int = 20, shift: str = "none
 
 
 @pytest.mark.parametrize("task", FAMILIES)
-def test_targets_have_one_row_and_one_flag_per_episode_after_any_number_of_elements(task: str) -> None:
+def test_targets_have_a_value_and_a_flag_per_episode_after_any_number_of_elements(task: str) -> None:
     family, episodes = draw_episodes(task, 24)
     for elements in (1, 2, 23):
         targets = family.probe_targets(episodes, elements)
@@ -46,7 +46,7 @@ def test_the_previous_element_is_the_one_before_the_last(task: str) -> None:
     assert not family.probe_targets(episodes, 1)["previous_element"].is_defined.any()
 
 
-def test_the_prediction_of_a_chain_is_the_centred_logarithm_of_counts_plus_one() -> None:
+def test_the_prediction_for_a_chain_is_the_centred_logarithm_of_counts_plus_one() -> None:
     family, episodes = draw_episodes("markov", 24)
     target = family.probe_targets(episodes, 20)["prediction"].values
     for y, values in zip(episodes.context.y.tolist(), target.tolist(), strict=True):
@@ -57,7 +57,7 @@ def test_the_prediction_of_a_chain_is_the_centred_logarithm_of_counts_plus_one()
 
 
 @pytest.mark.parametrize("shift", ["none", "switch-0.2"])
-def test_the_prediction_of_a_switching_chain_is_that_of_the_oracle_under_the_shift(shift: str) -> None:
+def test_the_prediction_for_a_switching_chain_agrees_with_the_oracle_of_the_shift(shift: str) -> None:
     family, episodes = draw_episodes("markov-switching", 24, shift=shift)
     answer = BayesChain(facts=family.facts(shift)).ask(episodes, "next").logits[:, 17].double()
     target = family.probe_targets(episodes, 17, shift)["prediction"].values
@@ -67,7 +67,7 @@ def test_the_prediction_of_a_switching_chain_is_that_of_the_oracle_under_the_shi
 
 
 def kalman(y: np.ndarray, radius: float, angle: float) -> tuple[np.ndarray, float]:
-    """The mean state given all elements, and the mean of the next element, by the matrix equations of Kalman (1960)."""
+    """Compute the means of the state and of the next element given all elements with the equations of Kalman (1960)."""
     turn = radius * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     observe, mean, covariance = np.array([[1.0, 0.0]]), np.zeros(2), np.eye(2)
     for n, value in enumerate(y):
@@ -80,7 +80,7 @@ def kalman(y: np.ndarray, radius: float, angle: float) -> tuple[np.ndarray, floa
 
 
 @pytest.mark.parametrize("elements", [1, 2, 15])
-def test_the_state_of_a_system_is_that_of_a_textbook_filter_and_the_prediction_that_of_the_oracle(
+def test_states_of_linear_systems_equal_a_textbook_filter_and_predictions_equal_the_oracle(
     elements: int,
 ) -> None:
     family, episodes = draw_episodes("linear-system", 24)
@@ -95,7 +95,7 @@ def test_the_state_of_a_system_is_that_of_a_textbook_filter_and_the_prediction_t
     torch.testing.assert_close(targets["prediction"].values.float(), oracle.mean[:, elements], rtol=1e-5, atol=1e-5)
 
 
-def test_the_prediction_under_a_shift_has_the_noise_of_the_shift_and_the_later_system() -> None:
+def test_the_prediction_under_noise_and_a_switch_agrees_with_the_oracle() -> None:
     family, episodes = draw_episodes("linear-system", 24, shift="noisy-2+switch")
     targets = family.probe_targets(episodes, 20, "noisy-2+switch")
     oracle = OracleKalman(facts=family.facts("noisy-2+switch")).informed(episodes.truth).ask(episodes, "next")
@@ -103,7 +103,7 @@ def test_the_prediction_under_a_shift_has_the_noise_of_the_shift_and_the_later_s
 
 
 @pytest.mark.parametrize("task", ["recall", "recall-overwrite"])
-def test_the_value_is_that_of_the_queried_key_and_is_defined_only_after_the_key_of_a_query(task: str) -> None:
+def test_the_target_value_belongs_to_the_queried_key_and_is_defined_only_after_it(task: str) -> None:
     family, episodes = draw_episodes(task, 32, episodes=50)
     for elements in (3, 17, 31):
         target = family.probe_targets(episodes, elements)["value"]
@@ -117,7 +117,7 @@ def test_the_value_is_that_of_the_queried_key_and_is_defined_only_after_the_key_
     assert not family.probe_targets(episodes, 30)["value"].is_defined.any(), "the next element is a key"
 
 
-def test_the_value_of_a_vector_key_is_the_vector_after_the_same_key() -> None:
+def test_the_target_value_of_a_vector_key_is_the_vector_after_its_earlier_occurrence() -> None:
     family, episodes = draw_episodes("recall-vectors", 32)
     target = family.probe_targets(episodes, 31)["value"]
     assert target.is_defined.all()

@@ -1,4 +1,4 @@
-"""Recall: sampled sequences agree with a parser in plain Python, and the oracle with a dictionary."""
+"""Recall: sequences against a parser in plain Python, and the oracle against a dictionary."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sample(recall: Recall, episodes: int = 64, points: int = POINTS, shift: str 
 
 
 def segments(recall: Recall, tokens: list[int]) -> list[tuple[tuple[int, ...], tuple[int, ...], int]]:
-    """Key, value and position of the first value token, for each pair and query of a sequence."""
+    """Return key, value and position of the first value token for each pair and query of a sequence."""
     keys, filler = recall.parameters.keys, recall.filler
     parsed, key, value, start = [], [], [], 0
     for position, token in enumerate([*tokens, filler]):
@@ -57,7 +57,7 @@ def segments(recall: Recall, tokens: list[int]) -> list[tuple[tuple[int, ...], t
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_query_has_the_last_value_of_its_key_and_only_its_value_is_scored(name: str) -> None:
+def test_a_query_is_followed_by_the_last_value_of_its_key_and_only_this_value_is_scored(name: str) -> None:
     recall = family(**VARIANTS[name])
     low, high = recall.parameters.pairs
     episodes = sample(recall)
@@ -85,7 +85,7 @@ def test_lengths_of_fuzzy_keys_and_values_cover_their_ranges() -> None:
         assert {len(segment[part]) for pairs in parsed for segment in pairs} == {1, 2, 3}
 
 
-def test_overwriting_pairs_have_their_share_and_change_the_value() -> None:
+def test_the_given_share_of_pairs_overwrites_a_key_with_a_different_value() -> None:
     recall = family(overwrite=0.3, pairs=[32, 32], values=3)
     repeats = total = 0
     steps = torch.zeros(3)
@@ -111,7 +111,7 @@ def test_compound_keys_are_distinct_but_share_tokens() -> None:
         assert len(first.unique()) < 32 and len(second.unique()) < 32
 
 
-def test_every_key_is_queried_once_at_power_law_distances_and_other_positions_have_the_filler() -> None:
+def test_every_key_is_queried_once_at_a_power_law_distance_between_fillers() -> None:
     recall = family(gap_power=0.01, pairs=[8, 8])
     episodes = sample(recall, 2000, 128)
     y = episodes.context.y.view(2000, 64, 2)
@@ -142,7 +142,7 @@ def test_shifts_set_pairs_and_overwriting() -> None:
     assert max(len(row.unique()) for row in y) < 16
 
 
-def test_a_shift_that_does_not_fit_the_prompts_is_refused_before_the_evaluation() -> None:
+def test_a_shift_that_needs_longer_prompts_is_refused_before_the_evaluation() -> None:
     for name in ("recall", "recall-vectors"):
         task = resolve_task(name, "smoke", {})[0]
         assert canonical_shifts(task, ["pairs-8", "pairs-64+points-159"]) == ["pairs-8", "pairs-64+points-159"]
@@ -162,12 +162,12 @@ def test_a_shift_that_does_not_fit_the_prompts_is_refused_before_the_evaluation(
         ({"overwrite": 1.0}, "overwrite"),
     ],
 )
-def test_parameters_that_do_not_fit_are_refused(parameters: dict[str, object], name: str) -> None:
+def test_inconsistent_parameters_are_refused(parameters: dict[str, object], name: str) -> None:
     with refused("bad-value", name):
         family(**parameters)
 
 
-def test_a_sequence_too_short_for_its_pairs_and_a_shift_with_too_many_pairs_are_refused() -> None:
+def test_too_short_sequences_and_shifts_with_too_many_pairs_are_refused() -> None:
     with refused("conflict", "points-65+pairs-32"):
         sample(family(), points=64, shift="pairs-32")
     assert int(sample(family(), points=64).truth["pairs"].max()) == 31
@@ -190,7 +190,7 @@ def test_the_oracle_is_correct_and_certain_at_all_scored_positions(name: str) ->
     assert float(answer.loss(episodes.context.y)[episodes.scored].max()) < 1e-6
 
 
-def test_the_oracle_has_equal_probabilities_for_a_new_key_and_agrees_with_a_dictionary_everywhere() -> None:
+def test_the_oracle_agrees_with_a_dictionary_and_is_uniform_for_a_new_key() -> None:
     recall = family(overwrite=0.5, pairs=[8, 8])
     episodes = sample(recall, 50, 40)
     logits = RecallOracle(facts=TaskFacts(family=recall)).ask(episodes, "next").logits
@@ -227,12 +227,11 @@ def test_oracles_refuse_other_families() -> None:
 
 @pytest.mark.parametrize("pairs", [2, 5])
 def test_all_ordered_pairs_of_different_keys_are_equally_likely(pairs: int) -> None:
-    """Keys are drawn by redrawing repeated ones (two pairs) or by sorting (five pairs). The first two keys are
-    counted."""
+    """Two keys are drawn by redrawing repetitions, and five by sorting. The test counts the first two keys."""
     recall = family(keys=5, values=2, pairs=[pairs, pairs])
     y = sample(recall, 24_000, 2 * pairs + 2).context.y[:, : 2 * pairs : 2]
     counts = torch.unique(y[:, :2], dim=0, return_counts=True)[1].double()
     expected = 24_000 / 20
     assert len(counts) == 20
     chi_square = float(((counts - expected) ** 2 / expected).sum())
-    assert chi_square < 43.8  # exceeded with probability 0.1 % (19 degrees of freedom)
+    assert chi_square < 43.8  # the 99.9 % quantile for 19 degrees of freedom

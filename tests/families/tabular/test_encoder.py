@@ -1,4 +1,4 @@
-"""The encoding of users' tables as numbers."""
+"""Encoding users' tables as numbers."""
 
 import json
 from datetime import date
@@ -15,7 +15,7 @@ Frame = pd.DataFrame
 
 
 def encode_column(values: object, new: object = None) -> tuple[np.ndarray, TableEncoder]:
-    """Encode the values of one column, or `new` values, with an encoder that is fitted on the values."""
+    """Fit an encoder on a column, and encode the column, or `new` values if given."""
     encoder = TableEncoder().fit(Frame({"x": values}))
     return encoder.transform(Frame({"x": values if new is None else new})), encoder
 
@@ -35,7 +35,7 @@ def test_all_types_of_numbers_are_read(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bool", "boolean", object])
-def test_truth_values_are_encoded_as_0_and_1(dtype: str) -> None:
+def test_booleans_are_encoded_as_0_and_1(dtype: str) -> None:
     values, encoder = encode_column(pd.Series([True, False, True]).astype(dtype))
     assert values[:, 0].tolist() == [1, 0, 1]
     assert encoder.transform(Frame({"x": ["False", "TRUE"]}))[:, 0].tolist() == [0, 1]
@@ -65,7 +65,7 @@ def test_missing_cells_get_the_mean_of_the_fitted_rows_and_an_indicator() -> Non
     np.testing.assert_array_equal(values, [[2], [5]])
 
 
-def test_a_column_that_is_constant_except_for_missing_cells_is_only_an_indicator() -> None:
+def test_a_constant_column_with_missing_cells_is_encoded_as_an_indicator_only() -> None:
     values, encoder = encode_column([4.0, np.nan, 4.0])
     assert values.tolist() == [[0], [1], [0]] and encoder.names == ("x is missing",)
 
@@ -82,13 +82,13 @@ def test_a_column_that_is_constant_except_for_missing_cells_is_only_an_indicator
         (["0,123", "1,500", "2,750", "1,0"], [0.123, 1.5, 2.75, 1]),
     ],
 )
-def test_formatted_numbers_in_text_are_read_as_numbers(cells: list[str], expected: list[float]) -> None:
+def test_formatted_numbers_are_read_as_numbers(cells: list[str], expected: list[float]) -> None:
     values, encoder = encode_column(cells)
     np.testing.assert_allclose(values[:, 0], expected)
     assert "number" in encoder.steps[0]
 
 
-def test_a_few_words_in_a_column_of_numbers_are_encoded_as_missing_cells() -> None:
+def test_occasional_words_in_a_numeric_column_are_encoded_as_missing_cells() -> None:
     cells = [f"{i * 37:,}" for i in range(40)] + ["unknown"]
     values, encoder = encode_column(cells)
     assert values[-1].tolist() == [pytest.approx(np.mean(np.arange(40) * 37)), 1]
@@ -168,18 +168,18 @@ def test_columns_without_information_are_not_used() -> None:
         TableEncoder().fit(frame.iloc[:0])
 
 
-def test_a_row_index_is_used_if_it_is_the_only_column() -> None:
+def test_a_column_like_a_row_index_is_used_if_it_is_the_only_column() -> None:
     values, encoder = encode_column(np.arange(ROWS), [100])
     assert values.tolist() == [[100]] and not encoder.remarks
 
 
-def test_a_column_named_id_that_repeats_is_used() -> None:
+def test_a_column_named_id_with_repeated_values_is_used() -> None:
     assert encode_column([1, 2, 1, 2])[1].names == ("x",)
     encoder = TableEncoder().fit(Frame({"id": [1, 2, 1, 2], "x": [1.5, 2.0, 3.0, 1.0]}))
     assert encoder.names == ("id", "x")
 
 
-def test_columns_are_matched_by_name() -> None:
+def test_columns_of_new_tables_are_matched_by_name() -> None:
     frame = Frame({"a": [1.0, 2.0, 4.0], "b": [5.0, 6.0, 8.0]})
     encoder = TableEncoder().fit(frame)
     new = Frame({"extra": ["?"], "b": [7.0], "a": [3.0]})
@@ -189,7 +189,7 @@ def test_columns_are_matched_by_name() -> None:
     assert " b;" in str(error.value)
 
 
-def test_a_table_of_one_row_has_no_columns() -> None:
+def test_a_table_with_one_row_is_encoded_without_columns() -> None:
     encoder = TableEncoder().fit(Frame({"a": [1.0], "b": ["x"]}))
     assert encoder.transform(Frame({"a": [2.0, 3.0], "b": ["x", "y"]})).shape == (2, 0)
 
@@ -211,7 +211,7 @@ def test_an_encoder_can_be_restored_from_json() -> None:
     assert (restored.names, restored.steps, restored.remarks) == (encoder.names, encoder.steps, encoder.remarks)
 
 
-def test_refit_encodes_the_columns_of_the_complete_table_with_statistics_of_the_given_rows() -> None:
+def test_refit_keeps_the_columns_and_uses_statistics_of_the_given_rows() -> None:
     frame = Frame({"x": [1.0, np.nan, 3.0, 5.0], "c": ["a", "b", "a", "b"], "d": ["2020-01-01", "2020-01-02"] * 2})
     rows = frame.iloc[2:]
     encoder = TableEncoder().fit(frame).refit(rows)
@@ -245,7 +245,7 @@ def test_the_kind_of_a_target_is_inferred_from_its_values(
         assert [classes[index] for index in target.values] == labels
 
 
-def test_the_kind_of_a_target_can_be_given() -> None:
+def test_the_kind_of_a_target_can_be_set() -> None:
     assert encode_target(pd.Series([0, 1, 1] * 5), "number").values.tolist() == [0, 1, 1] * 5
     assert encode_target(pd.Series([1.5, 2.5, 1.5]), "class").classes == ("1.5", "2.5")
     with pytest.raises(DataError):

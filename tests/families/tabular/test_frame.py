@@ -1,4 +1,4 @@
-"""Reading of users' tables with text, missing values, dates and truth values."""
+"""Reading users' tables with text, missing values, dates and booleans."""
 
 import gzip
 import logging
@@ -27,7 +27,7 @@ def write(folder: Path, text: str, name: str = "t.csv") -> Path:
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
-def test_text_missing_values_dates_and_truth_values_are_read(tmp_path: Path, separator: str, suffix: str) -> None:
+def test_text_missing_values_dates_and_booleans_are_read(tmp_path: Path, separator: str, suffix: str) -> None:
     text = TABLE.replace('"1,200"', '"1#200"').replace('"3,400"', '"3#400"').replace(",", separator).replace("#", ",")
     path = write(tmp_path, text, f"t{suffix}")
     if suffix == ".csv.gz":
@@ -40,7 +40,7 @@ def test_text_missing_values_dates_and_truth_values_are_read(tmp_path: Path, sep
     np.testing.assert_array_equal(frame["size"], [1.5, np.nan, 2.5])
 
 
-def test_integers_stay_integers(tmp_path: Path) -> None:
+def test_integers_are_read_as_integers(tmp_path: Path) -> None:
     frame = read_frame(write(tmp_path, "a,b,c\n1,1.0,2\n2,2.0,x\n"))
     assert [dtype.kind for dtype in frame.dtypes] == ["i", "i", "O"]
 
@@ -154,7 +154,7 @@ def test_sparse_arff_rows_are_read(tmp_path: Path) -> None:
         ("t.arff", "@relation r\n@attribute a relational\n@data\n1\n"),
     ],
 )
-def test_files_that_are_not_tables_are_refused_in_one_line(tmp_path: Path, name: str, text: str) -> None:
+def test_files_that_are_not_tables_are_refused_with_a_one_line_message(tmp_path: Path, name: str, text: str) -> None:
     with pytest.raises(DataError) as error:
         read_frame(write(tmp_path, text, name))
     assert str(error.value).count("\n") == 0 and name in str(error.value)
@@ -167,7 +167,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         assert error.value.code == "missing-file"
 
 
-def test_a_header_of_numbers_is_read_only_with_the_option(tmp_path: Path) -> None:
+def test_a_header_of_numbers_requires_the_option_header(tmp_path: Path) -> None:
     path = write(tmp_path, "0,1,2\n0.5,1.5,a\n3.5,4,b\n")
     with pytest.raises(DataError) as error:
         read_frame(path)

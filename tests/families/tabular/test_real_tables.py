@@ -1,4 +1,4 @@
-"""Splits of real tables: standardisation by the context, inputs from all kinds of columns, and folders of tables."""
+"""Random splits of real tables: standardisation by the context, all types of columns, and folders of tables."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.refusals import refused
 
 
 def numeric_table(rows: int = 60, name: str = "numeric", seed: int = 0, **columns: object) -> LabelledTable:
-    """A table with three numeric columns, the given `columns`, and a target that depends on the first column."""
+    """Build a table with three numeric columns, the given `columns`, and a target that depends on the first column."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(rows, 3)) * [1, 10, 100] + 5
     frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "c": x[:, 2], **columns})
@@ -65,7 +65,7 @@ def test_rows_are_distinct_and_standardised_by_the_context() -> None:
 
 @pytest.mark.parametrize("missing", [False, True])
 def test_values_of_target_rows_do_not_affect_the_context(missing: bool) -> None:
-    """The target rows of the first split get other inputs and outputs."""
+    """The inputs and outputs of target rows are changed, and the same split is drawn again."""
     colour = np.random.default_rng(1).choice(["red", "blue", "green"], 60).astype(object)
     other = {"colour": colour, "gap": np.where(np.arange(60) % 5, np.arange(60.0), np.nan)} if missing else {}
     source = numeric_table(**other)  # type: ignore[arg-type]
@@ -82,7 +82,7 @@ def test_values_of_target_rows_do_not_affect_the_context(missing: bool) -> None:
     assert not np.array_equal(outputs(episodes), outputs(after))
 
 
-def test_every_episode_has_random_columns_of_a_table_with_more_columns_than_inputs() -> None:
+def test_episodes_use_random_columns_of_tables_with_more_columns_than_inputs() -> None:
     wide = numeric_table(**{f"n{i}": np.arange(60.0) ** (1 + i / 50) % 7 for i in range(20)})  # type: ignore[arg-type]
     episodes = family(wide).sample(request(episodes=30))
     raw = wide.frame.to_numpy()[episodes.truth["rows"][:, :20].numpy()]
@@ -94,7 +94,7 @@ def test_every_episode_has_random_columns_of_a_table_with_more_columns_than_inpu
     assert set(chosen.ravel()) == set(range(23))
 
 
-def test_prompts_have_the_same_number_of_splits_of_every_table_and_sets_continue_earlier_ones() -> None:
+def test_prompts_alternate_between_tables_and_continue_the_previous_set() -> None:
     tables = family(
         numeric_table(name="one"), numeric_table(rows=50, name="two"), numeric_table(rows=22, name="small"), splits=4
     )
@@ -111,7 +111,7 @@ def test_prompts_have_the_same_number_of_splits_of_every_table_and_sets_continue
     assert family(numeric_table()).strata(family(numeric_table()).sample(request(2))) == {}
 
 
-def test_labels_are_those_of_the_rows_and_only_labels_of_the_table_are_choices() -> None:
+def test_labels_belong_to_their_rows_and_only_labels_of_the_table_are_choices() -> None:
     source = class_table()
     episodes = family(source).sample(request(6))
     np.testing.assert_array_equal(outputs(episodes), episodes.truth["rows"].numpy() % 3)
@@ -123,7 +123,7 @@ def test_labels_are_those_of_the_rows_and_only_labels_of_the_table_are_choices()
     assert family(class_table(classes=12), classes=12).sample(request(1)).context.y.max() <= 11
 
 
-def test_constant_outputs_and_few_points_give_finite_outputs() -> None:
+def test_outputs_are_finite_for_constant_contexts_and_few_points() -> None:
     np.testing.assert_allclose(standardise_by_context(np.array([4.0, 4.0, 6.0]), 2), [0, 0, 0.5])
     np.testing.assert_allclose(standardise_by_context(np.array([0.0, 0.0, 3.0]), 2), [0, 0, 3])
     np.testing.assert_allclose(standardise_by_context(np.array([1.0, 3.0, 5.0]), 2), [-1, 1, 3])
@@ -150,7 +150,7 @@ DATES = pd.date_range("2020-01-01", periods=60).astype(str).to_list()
         ({f"n{i}": np.sin(np.arange(60.0) * (i + 1)) for i in range(500)}, 503),
     ],
 )
-def test_irregular_columns_of_tables_give_finite_inputs(columns: dict[str, object], used: int | None) -> None:
+def test_irregular_columns_give_finite_inputs(columns: dict[str, object], used: int | None) -> None:
     source = numeric_table(**columns)
     if used is not None:
         assert len(source.encoder.names) == used
@@ -166,7 +166,7 @@ def test_duplicate_rows_and_a_single_class_in_the_context_give_finite_inputs() -
     assert (episodes.context.y == 0).all(1).any() and np.isfinite(inputs(episodes)).all()
 
 
-def test_the_bundled_tables_are_those_of_scikit_learn() -> None:
+def test_the_bundled_tables_are_the_datasets_of_scikit_learn() -> None:
     shapes = {table.name: (table.rows, table.classes) for table in bundled_tables("class")}
     assert shapes == {"iris": (150, 3), "wine": (178, 3), "breast-cancer": (569, 2), "digits": (1797, 10)}
     assert [table.name for table in family(kind="number").tables][:2] == ["diabetes", "linnerud-weight"]
@@ -194,7 +194,7 @@ def read(folder: Path, **parameters: object) -> RealTables:
     return RealTables(RealTables.Parameters(**parameters), folder)  # type: ignore[arg-type]
 
 
-def test_tables_of_a_folder_are_selected_by_the_kind_of_the_task_and_by_name(folder: Path) -> None:
+def test_tables_in_a_folder_are_selected_by_kind_of_target_and_name(folder: Path) -> None:
     def names(**parameters: object) -> list[str]:
         return [table.name for table in read(folder, **parameters).tables]
 
@@ -211,13 +211,13 @@ def test_tables_of_a_folder_are_selected_by_the_kind_of_the_task_and_by_name(fol
         names(kind="number", suite="tabarena")
 
 
-def test_the_target_is_the_column_class_or_the_last_column(folder: Path) -> None:
+def test_the_target_is_the_column_named_class_or_the_last_column(folder: Path) -> None:
     classes = read_labelled_table(folder / "tables" / "363612.parquet")
     assert classes.kind == "class" and list(classes.frame) == ["x", "z", "price"]
     assert list(read_labelled_table(folder / "tables" / "31_prices.csv").frame) == ["x", "z"]
 
 
-def test_the_fingerprint_of_data_depends_on_their_values_and_not_on_their_path(folder: Path) -> None:
+def test_the_fingerprint_depends_on_the_values_and_not_on_the_path(folder: Path) -> None:
     first = read(folder, path="tables").fingerprint
     assert first == read(folder, path=str(folder / "tables")).fingerprint
     path = folder / "tables" / "31_prices.csv"
@@ -231,12 +231,12 @@ def test_rows_without_a_target_are_removed() -> None:
     assert source.rows == 4 and source.frame["a"].tolist() == [0, 4, 16, 36]
 
 
-def test_the_openml_suites_have_their_published_sizes() -> None:
+def test_the_openml_suites_have_the_published_sizes() -> None:
     assert len(set(CC18)) == 72 and len(set(TABARENA)) == 51
 
 
 def test_the_bundled_tables_have_the_hashes_in_the_notes_of_the_grid() -> None:
-    """The other tables of the notes are in the data folder of the user."""
+    """The notes also list tables that users must download, which are not checked."""
     notes = load_grid("tables")[1].notes
     hashes = dict(re.findall(r"([a-z-]+) ([0-9a-f]{12})\b", notes))
     assert len(hashes) == 11 and not {"airfoil", "bike", "elevators", "pol"} & hashes.keys()

@@ -1,4 +1,4 @@
-"""Reading numeric tables of users: correct values, and errors with codes for unsuitable files."""
+"""Reading users' numeric tables: correct values, and error codes for unsuitable files."""
 
 import csv
 import gzip
@@ -61,7 +61,7 @@ def test_the_target_can_be_selected_by_its_number(frame, tmp_path):
     assert read_table(write(numbered, tmp_path, ".csv"), "2").target == "2", "names take precedence over numbers"
 
 
-def test_numbers_do_not_select_columns_by_position_if_names_are_numbers(tmp_path):
+def test_numbers_do_not_select_columns_by_position_if_columns_are_named_by_numbers(tmp_path):
     """`--target 2` would be ambiguous."""
     frame = pd.DataFrame(np.column_stack([X, Y]), columns=[0, 1, 2])
     frame.to_csv(tmp_path / "t.csv", index=False)
@@ -113,8 +113,8 @@ def test_the_option_header_overrides_the_inferred_header(tmp_path):
 
 
 @pytest.mark.parametrize("index", [True, False])
-def test_the_row_index_of_pandas_is_refused_in_csv_files(tmp_path, index):
-    """The output of `DataFrame(array).to_csv()`, and the same file after pandas has read and rewritten it."""
+def test_a_row_index_written_by_pandas_is_refused_in_csv_files(tmp_path, index):
+    """The files are the output of `DataFrame(array).to_csv()`, before and after pandas reads and rewrites it."""
     path = tmp_path / "t.csv"
     frame = pd.DataFrame(np.column_stack([X, Y]))
     frame.to_csv(path)
@@ -150,7 +150,7 @@ def test_unusual_pandas_metadata_is_ignored(tmp_path, metadata):
 
 
 @pytest.mark.parametrize("word", ["#N/A", "#NA", "<NA>", "-nan", "-NaN", "1.#QNAN"])
-def test_words_for_missing_values_are_those_of_pandas(tmp_path, word):
+def test_words_for_missing_values_are_the_same_as_in_pandas(tmp_path, word):
     path = tmp_path / "t.csv"
     path.write_text(f"a,b\n1,2\n{word},3\n4,5\n")
     assert pd.read_csv(path)["a"].isna().tolist() == [False, True, False]
@@ -159,7 +159,7 @@ def test_words_for_missing_values_are_those_of_pandas(tmp_path, word):
 
 
 @pytest.mark.parametrize("is_quoted", [False, True])
-def test_truth_values_are_the_same_in_csv_and_parquet(tmp_path, is_quoted):
+def test_booleans_are_the_same_in_csv_and_parquet(tmp_path, is_quoted):
     frame = pd.DataFrame({"on": [True, False, True], "y": [1.5, 2.0, 3.0]})
     frame.to_csv(tmp_path / "t.csv", index=False, quoting=csv.QUOTE_ALL if is_quoted else csv.QUOTE_MINIMAL)
     frame.to_parquet(tmp_path / "t.parquet")
@@ -188,7 +188,7 @@ def test_names_and_cells_in_messages_are_printable_and_short(tmp_path):
     assert len(str(error.value)) < len(str(path)) + 500
 
 
-def test_byte_order_marks_blank_lines_spaces_and_quotes_are_read(tmp_path):
+def test_byte_order_marks_blank_lines_spaces_and_quotes_are_accepted(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes(b'\xef\xbb\xbf"a", b\r\n1, "2"\r\n\r\n3,4\r\n')
     table = read_table(path, "b")
@@ -204,14 +204,14 @@ def test_a_first_line_with_a_word_above_a_number_is_a_header(tmp_path):
 
 
 @pytest.mark.parametrize("word", ["", "NA", "n/a", "NaN", "Null", "none", "?"])
-def test_missing_values_in_the_first_line_are_not_column_names(tmp_path, word):
+def test_numbers_and_missing_values_in_the_first_line_are_not_a_header(tmp_path, word):
     path = tmp_path / "t.csv"
     path.write_text(f"1,{word}\n2,3\n4,5\n")
     with refused("bad-data", path, f"column 2 (1: line 1: '{word}')", "1 of 3"):
         read_table(path, "1")
 
 
-def test_missing_values_below_the_first_line_do_not_make_it_a_header(tmp_path):
+def test_missing_values_below_the_first_line_do_not_determine_the_header(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("name,nan\n?,2\n3,4\n")
     with refused("bad-data", "name (1: line 2: '?')", "1 of 2"):
@@ -362,8 +362,8 @@ def test_both_csv_parsers_read_the_same_numbers(cells, header, end):
         assert not (np.signbit(arrow_column.values) ^ np.signbit(cell_column.values)).any()
 
 
-def test_tables_of_numbers_are_parsed_by_arrow(tmp_path, monkeypatch):
-    """The time to read large tables depends on it; `benchmarks/libraries.py` measures it."""
+def test_purely_numeric_csv_files_are_parsed_by_arrow(tmp_path, monkeypatch):
+    """Arrow makes reading large tables fast, as measured by `benchmarks/libraries.py`."""
     monkeypatch.setattr(csv_file, "_parse_cells", lambda *_: pytest.fail("parsed cell by cell"))
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(

@@ -58,7 +58,7 @@ def test_episodes_have_distinct_standardised_and_padded_rows():
     assert episodes.scored.tolist() == [[n >= 10 for n in range(20)]] * 40
 
 
-def test_to_labels_agrees_with_sampled_labels_if_openings_are_constant():
+def test_to_labels_agrees_with_sampled_labels_for_constant_openings():
     data_table = random_table(rows=200)
     zeros = np.where(np.arange(200) % 5 > 0, 0.0, data_table.y)
     episode_family = family(
@@ -73,7 +73,7 @@ def test_to_labels_agrees_with_sampled_labels_if_openings_are_constant():
     np.testing.assert_allclose(episode_family.to_labels(values, table_index, rows), labels, rtol=1e-4, atol=1e-4)
 
 
-def test_to_labels_uses_single_precision_to_find_constant_openings():
+def test_to_labels_detects_constant_openings_in_single_precision():
     data_table = random_table(rows=200)
     small = np.where(np.arange(200) % 5 > 0, data_table.y / 1e12, data_table.y)
     episode_family = family(Table("random", data_table.x, small, data_table.features, "y"), opening=3)
@@ -160,7 +160,7 @@ def test_the_encoding_pad_selects_a_random_subset_of_many_features():
 
 
 @pytest.mark.parametrize("features", [3, 8])
-def test_the_projection_mixes_all_features_linearly_with_variance_one(features):
+def test_the_projection_is_linear_in_all_features_and_has_variance_one(features):
     data_table = random_table(rows=400, features=features)
     episodes = family(data_table, encoding="project").sample(Request(300, 20, new_generator()))
     x = episodes.context.x.double()
@@ -180,7 +180,7 @@ def test_tables_are_equally_likely():
     assert (counts - 1000).abs().max() < 4 * math.sqrt(3000 * 2 / 9)
 
 
-def test_drawn_rows_are_distinct_and_uniform_in_every_position():
+def test_rows_of_an_episode_are_distinct_and_uniform_at_every_position():
     rows = distinct_rows(20_000, 3, 5, new_generator())
     assert (rows.sort(1).values.diff(dim=1) > 0).all()
     for position in range(3):
@@ -239,8 +239,8 @@ def test_any_finite_table_gives_finite_inputs_and_labels(rows):
 
 
 @pytest.mark.skipif("ICLBENCH_DATA" not in os.environ, reason="ICLBENCH_DATA, the folder of real tables, is not set")
-def test_real_tables_are_learnable_in_context():
-    """Least squares on 30 rows has a lower error than the mean of the labels on airfoil, which is roughly linear."""
+def test_least_squares_beats_the_mean_on_a_real_table():
+    """The table is airfoil, which is roughly linear. Least squares is fitted on 30 rows."""
     real = Tabular(Tabular.Parameters(dim=5, tables=["airfoil"]), Path(os.environ["ICLBENCH_DATA"]))
     episodes = real.sample(Request(500, 31, new_generator()))
     x, y = episodes.context.x.double(), episodes.context.y.double()

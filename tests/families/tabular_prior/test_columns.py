@@ -1,4 +1,4 @@
-"""Inputs and targets of tables: positions of columns, categories, missing cells and classes, and their dependences."""
+"""Inputs and targets of synthetic tables: layouts of columns, categories, missing cells and classes."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def test_layouts_have_the_stated_distributions() -> None:
     is_categorical = layout.categories[is_used] > 0
     assert share(is_categorical) == pytest.approx(0.2, abs=four_standard_errors(0.2, len(is_categorical)))
     categories = layout.categories[layout.categories > 0].double()
-    # The number is exponential with mean 10, rounded, and from 2 to 32, so P(2) = P(number < 2.5).
+    # The number is exponential with mean 10, rounded and limited to 2 to 32, so P(2) = P(number < 2.5).
     assert share(categories == 2) == pytest.approx(1 - math.exp(-0.25), abs=four_standard_errors(0.22, len(categories)))
     assert (int(categories.min()), int(categories.max())) == (2, 32)
-    # Half of the columns of half of the tables have missing cells. The last column may have no room for its indicator,
-    # so only first columns are counted.
+    # In half of the tables, half of the columns have missing cells. There may be no room for the indicator of the last
+    # column, so only first columns are counted.
     first = layout.has_missing[:, 0][layout.used > 1]
     assert share(first) == pytest.approx(0.25, abs=four_standard_errors(0.25, len(first)))
     assert not layout.has_missing[layout.used == 1].any()
@@ -59,8 +59,8 @@ def test_plain_tables_have_neither_categories_nor_missing_cells() -> None:
     assert torch.equal(layout.columns, layout.used)
 
 
-def test_values_and_their_indicators_are_placed_side_by_side_in_order_of_columns() -> None:
-    """The expected inputs are computed by a loop over tables and columns."""
+def test_each_column_is_followed_by_its_indicator_of_missing_cells() -> None:
+    """The reference is a loop over tables and columns."""
     layout = replace(draw_layouts(300), categories=torch.zeros(300, 5, dtype=torch.long))
     values = torch.randn(300, 40, 5, generator=new_generator(1))
     x = inputs(values, layout, new_generator(2))
@@ -105,7 +105,7 @@ def test_missing_cells_have_the_rate_of_the_table() -> None:
     assert float(rates.mean()) == pytest.approx(0.15, abs=0.002)
 
 
-def test_categories_are_intervals_with_codes_in_random_order() -> None:
+def test_categories_are_intervals_of_values_with_codes_in_random_order() -> None:
     layout = draw_layouts(800, categorical=1.0, missing=0.0)
     values = torch.randn(800, 200, 5, generator=new_generator(1))
     codes = columns._with_categories(values, layout.categories, new_generator(2))
@@ -135,7 +135,7 @@ def test_columns_with_one_value_are_zero() -> None:
 
 
 def test_a_target_depends_only_on_itself_and_the_reference_rows() -> None:
-    """Changing one target changes no other target, neither its standardised value nor its class."""
+    """Changing one target changes neither the standardised values nor the classes of other targets."""
     y, reference = torch.randn(50, 20, generator=new_generator()), torch.randn(50, 64, generator=new_generator(1))
     changed = y.clone()
     changed[:, -1] += 100
@@ -149,7 +149,7 @@ def test_a_target_depends_only_on_itself_and_the_reference_rows() -> None:
     assert not labels.standardised_targets(y, torch.full((50, 64), 3.0)).any()
 
 
-def test_half_of_the_tables_have_two_classes_and_the_others_a_uniform_number() -> None:
+def test_half_of_the_tables_are_binary_and_others_have_a_uniform_number_of_classes() -> None:
     counts = labels.class_counts(20_000, 5, new_generator())
     shares = torch.bincount(counts, minlength=6)[2:] / 20_000
     expected = torch.tensor([0.5 + 0.125, 0.125, 0.125, 0.125])
@@ -157,7 +157,7 @@ def test_half_of_the_tables_have_two_classes_and_the_others_a_uniform_number() -
     assert (labels.class_counts(100, 2, new_generator()) == 2).all()
 
 
-def test_classes_are_intervals_with_labels_in_random_order() -> None:
+def test_classes_are_intervals_of_values_with_labels_in_random_order() -> None:
     tables, classes = 3000, 6
     y, reference = (
         torch.randn(tables, 300, generator=new_generator()),
@@ -171,7 +171,7 @@ def test_classes_are_intervals_with_labels_in_random_order() -> None:
     present = torch.tensor([len(row.unique()) for row in drawn])
     assert torch.equal(changes, present - 1)
     binary = counts == 2
-    # The lowest interval has either label with equal probability.
+    # In a binary table, the lowest interval has either label with equal probability.
     assert share(by_value[binary, 0] == 0) == pytest.approx(0.5, abs=four_standard_errors(0.5, int(binary.sum())))
     minority = torch.stack([share_of := (drawn[binary] == 0).double().mean(1), 1 - share_of]).min(0).values
     assert float(minority.min()) > 0.005 and float(minority.quantile(0.1)) > 0.08

@@ -1,4 +1,4 @@
-"""Random networks: batched propagation against one loop per table, and the distributions of hyperparameters."""
+"""Random networks: batched propagation against a loop over tables, and distributions of hyperparameters."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def new_generator(seed: int = 0) -> torch.Generator:
 
 
 def draw(tables: int = 60, size: int = 5, seed: int = 0) -> tuple[list[tuple[torch.Tensor, Networks]], torch.Tensor]:
-    """Groups of networks, every second of which is causal, and the number of columns of each table, 1 to `size`."""
+    """Draw groups of networks, and the number of columns of each table, 1 to `size`. Every second network is causal."""
     is_causal = torch.arange(tables) % 2 == 0
     columns = 1 + torch.arange(tables) % size
     return draw_networks(is_causal, columns, size, new_generator(seed)), columns
 
 
 def naive_table(network: Networks, table: int, causes: np.ndarray) -> tuple[dict[int, np.ndarray], np.ndarray]:
-    """Values of the hidden units of layers 2 to L by padded index, without noise, and the output after layer L."""
+    """Compute the hidden units of layers 2 to L by padded index, without noise, and the output after layer L."""
     units, width = int(network.units[table]), network.biases.shape[2]
     biases = network.biases[table].double().numpy()
     hidden = causes @ network.first_weights[table].double().numpy()[:, :units] + biases[0, :units]
@@ -50,7 +50,7 @@ def naive_table(network: Networks, table: int, causes: np.ndarray) -> tuple[dict
 
 
 def test_batched_propagation_equals_a_loop_over_tables() -> None:
-    """Columns and targets without noise are equal up to rounding errors relative to their largest value."""
+    """There is no noise, so columns and targets differ only by rounding errors."""
     groups, columns = draw()
     assert len(groups) == 3
     for index, network in groups:
@@ -89,12 +89,12 @@ def test_columns_and_target_are_different_units_of_the_network() -> None:
                 causal += 1
                 in_last_layer += chosen[0] // width == layers - 2
                 are_neighbours += max(numbers[1:]) - min(numbers[1:]) <= columns[original]
-    # Half of the targets are put into the last layer, and some of the others are in it by chance.
+    # Half of the targets are placed in the last layer. Some of the others are in it by chance.
     assert 0.5 < in_last_layer / causal < 0.9
     assert 0.5 < are_neighbours / causal < 0.8
 
 
-def test_every_table_is_in_one_group_in_descending_order_of_layers() -> None:
+def test_every_table_is_in_one_group_and_groups_are_sorted_by_number_of_layers() -> None:
     groups, _ = draw(200)
     assert torch.cat([index for index, _ in groups]).sort().values.tolist() == list(range(200))
     for index, network in groups:
@@ -124,9 +124,9 @@ def test_padding_is_zero_and_the_columns_of_bayesian_networks_are_their_causes()
 
 
 def test_weights_are_block_diagonal_or_dense() -> None:
-    """In half of the networks, matrices with the shorter side n have 1 to ceil(sqrt(n)) blocks.
+    """In half of the networks, a matrix whose shorter side is n has 1 to ceil(sqrt(n)) blocks.
 
-    The mean square over all weights, including zeros, is the variance.
+    The mean square over all weights, including zeros, equals the variance.
     """
     count, units = 4000, 20
     size, std = torch.full((count,), units), torch.full((count,), 2.0)
@@ -153,7 +153,7 @@ def test_hyperparameters_have_the_stated_distributions() -> None:
     np.testing.assert_allclose(shares, expected, atol=4 * math.sqrt(0.25 / 20_000))
     causes = truncated_normal_integers(20_000, 12, new_generator())
     assert set(causes.tolist()) == set(range(1, 13))
-    # The mean is log-uniform, so half of the means are below sqrt(12), which truncation changes only slightly.
+    # The mean is log-uniform, so half of the means are below sqrt(12). Truncation changes this share only slightly.
     assert float((causes <= 3).double().mean()) == pytest.approx(0.5, abs=0.05)
 
 
@@ -169,8 +169,8 @@ def test_sizes_and_noise_of_networks_have_the_stated_ranges() -> None:
     assert (torch.bincount(kinds) / len(kinds) - 1 / 3).abs().max() < 0.05
 
 
-def test_noise_of_units_has_the_standard_deviation_of_the_network() -> None:
-    """The residuals of a Bayesian network around its output without the noise of the last layer."""
+def test_noise_has_the_standard_deviation_of_its_network() -> None:
+    """If all weights and biases are 0, the target of a Bayesian network is only noise."""
     _, network = draw(seed=3)[0][0]
     silent = replace(
         network,
@@ -199,13 +199,13 @@ def test_discrete_causes_are_standardised_and_normal_causes_have_their_moments()
 
 
 def test_zipf_causes_follow_the_power_law_of_their_exponent() -> None:
-    """P(1) / P(2) is 2^a with a from 2 to 4, and the last value has the probability of the tail from 10 on."""
+    """P(1) / P(2) is 2^a with a from 2 to 4, and the largest value has the probability of the tail from 10 on."""
     causes = Causes.draw(500, 3, new_generator(2))
     probabilities = causes.cumulative.diff(dim=-1, prepend=torch.zeros(500, 3, 1)).double()
     ratios = probabilities[..., :-1] / probabilities[..., 1:]
     exponent = ratios[..., 0].log() / math.log(2)
     is_zipf = ((ratios[..., 1].log() / math.log(1.5) - exponent).abs() < 0.02) & (exponent > 1.9) & (exponent < 4.1)
-    # Normal causes also have an exponent in this range, which they do not use.
+    # Normal causes also have an exponent in this range, but do not use it.
     assert 0.6 < float(is_zipf.double().mean()) < 0.73
     for share, power in zip(probabilities[is_zipf][:50], exponent[is_zipf][:50], strict=True):
         law = stats.zipf(float(power))

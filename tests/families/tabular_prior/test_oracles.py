@@ -40,14 +40,14 @@ def regressor(lengthscale: float, noise: float, used: int) -> GaussianProcessReg
 
 
 def used_inputs(family: TabularPrior, episodes: Episodes, table: int) -> np.ndarray:
-    """The used columns of a table, before rescaling."""
+    """Return the used columns of a table before rescaling."""
     used = int(episodes.truth["used"][table])
     factor = family.parameters.dim / used if family.parameters.rescale else 1.0
     return episodes.context.x[table, :, :used].double().numpy() / factor
 
 
 @pytest.mark.parametrize("rescale", [False, True])
-def test_the_posterior_equals_that_of_scikit_learn(rescale: bool) -> None:
+def test_the_posterior_equals_scikit_learn(rescale: bool) -> None:
     family = build(rescale=rescale)
     episodes = draw(family)
     oracle = OracleGP(None, family.facts()).informed(episodes.truth)
@@ -70,7 +70,7 @@ def test_the_posterior_equals_that_of_scikit_learn(rescale: bool) -> None:
 
 
 @pytest.mark.parametrize("rescale", [False, True])
-def test_the_mixture_has_the_evidence_of_scikit_learn(rescale: bool) -> None:
+def test_the_mixture_is_weighted_by_the_evidence_computed_by_scikit_learn(rescale: bool) -> None:
     family = build(rescale=rescale, lengthscales=(0.5, 2.0), noises=(0.1, 0.3, 0.6))
     episodes = draw(family, seed=1)
     oracle = OracleGPPrior(None, family.facts())
@@ -99,9 +99,8 @@ def test_with_a_single_pair_of_hyperparameters_both_oracles_are_equal() -> None:
     torch.testing.assert_close(averaged.std, informed.std)
 
 
-def test_the_density_of_a_sequence_is_that_of_the_prior() -> None:
-    """The product of the predictive densities of the mixture is the joint density of all outputs, averaged over pairs
-    of hyperparameters."""
+def test_predictive_densities_multiply_to_the_joint_density_under_the_prior() -> None:
+    """The joint density of all outputs is averaged over pairs of hyperparameters."""
     family = build()
     episodes = draw(family, points=12)
     scores = OracleGPPrior(None, family.facts()).predict_next(episodes.context).scores(episodes.context.y)
@@ -113,7 +112,7 @@ def test_the_density_of_a_sequence_is_that_of_the_prior() -> None:
         assert float(total[table]) == pytest.approx(np.logaddexp.reduce(evidence) - math.log(12), abs=1e-3)
 
 
-def test_the_oracles_are_ordered_and_no_baseline_beats_them() -> None:
+def test_knowing_the_hyperparameters_helps_and_no_baseline_beats_an_oracle() -> None:
     family = build()
     no_baseline_beats_a_listed_oracle(family)
     episodes = draw(family, 400)
@@ -125,12 +124,12 @@ def test_the_oracles_are_ordered_and_no_baseline_beats_them() -> None:
     assert 0 < float(gap.mean()) < 0.5 and float(gap.mean()) > 4 * float(gap.std()) / 20
 
 
-def test_the_average_passes_the_contracts() -> None:
+def test_oracle_gp_prior_passes_the_contracts() -> None:
     family = build(dim=4)
     check_contracts(CONTRACTS, OracleGPPrior(None, family.facts()), example_episodes(points=7), Tolerance())
 
 
-def test_predictions_in_parts_of_a_batch_equal_those_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_do_not_change_if_a_batch_is_processed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     family = build()
     episodes = draw(family, 5)
     oracle = OracleGPPrior(None, family.facts())
@@ -141,7 +140,7 @@ def test_predictions_in_parts_of_a_batch_equal_those_of_the_batch(monkeypatch: p
     torch.testing.assert_close(parts.logits, expected.logits)
 
 
-def test_oracles_refuse_tables_of_other_kinds() -> None:
+def test_oracles_refuse_other_kinds_of_tables() -> None:
     for oracle in (OracleGP, OracleGPPrior):
         for family, shift in ((build(kind="mix"), "none"), (build(classes=2), "none"), (build(kind="bnn"), "scm")):
             with refused("not-applicable", oracle.__name__, "gp"):
@@ -154,7 +153,7 @@ def test_oracles_refuse_tables_of_other_kinds() -> None:
     assert not build(classes=2).is_oracle_optimal("oracle-gp", "none")
 
 
-def test_under_a_shift_to_another_kind_of_table_only_the_average_gives_predictions() -> None:
+def test_under_a_shift_to_another_kind_of_table_only_oracle_gp_prior_gives_predictions() -> None:
     family = build()
     informed, averaged = OracleGP(None, family.facts("scm")), OracleGPPrior(None, family.facts("scm"))
     assert informed.too_long(3) and OracleGP(None, family.facts("points-9")).too_long(3) is None

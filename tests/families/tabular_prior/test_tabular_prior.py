@@ -1,4 +1,4 @@
-"""The family of synthetic tables: kinds, shapes, shifts, determinism, and independence of targets."""
+"""The family of synthetic tables: kinds, shapes, shifts, determinism and independence of targets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def draw(count: int = 400, points: int = 30, seed: int = 0, shift: str = "none",
     return family(**parameters).sample(Request(count, points, torch.Generator().manual_seed(seed), shift=shift))
 
 
-def test_kinds_of_tables_have_their_shares() -> None:
+def test_kinds_of_tables_have_the_documented_shares() -> None:
     kinds = torch.bincount(draw(6000, 2).truth["kind"], minlength=4) / 6000
     expected = torch.tensor([0.35, 0.35, 0.3, 0.0])
     assert (kinds - expected).abs().max() < 4 * math.sqrt(0.25 / 6000)
@@ -38,7 +38,7 @@ def test_kinds_of_tables_have_their_shares() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kind_gives_the_same_tables_as_a_parameter_and_as_a_shift(kind: str) -> None:
+def test_the_parameter_kind_and_the_shift_of_that_name_give_the_same_tables(kind: str) -> None:
     by_parameter, by_shift = draw(60, kind=kind), draw(60, shift=kind)
     assert (by_parameter.truth["kind"] == KINDS.index(kind)).all()
     tensors = by_shift.tensors()
@@ -46,7 +46,7 @@ def test_a_kind_gives_the_same_tables_as_a_parameter_and_as_a_shift(kind: str) -
     assert family(kind=kind).strata(by_parameter) == {}
 
 
-def test_strata_are_the_kinds_of_the_mixture() -> None:
+def test_strata_are_the_kinds_of_tables() -> None:
     episodes = draw()
     strata = family().strata(episodes)
     assert list(strata) == ["scm", "bnn", "trees"]
@@ -103,9 +103,9 @@ def test_neither_inputs_nor_other_targets_depend_on_a_target(monkeypatch: pytest
     assert not torch.equal(before.context.y[:, -1], after.context.y[:, -1])
 
 
-def test_the_last_target_does_not_follow_from_the_others() -> None:
-    """If targets were standardised by their own mean, they would sum to 0. The mean of independent noise, standardised
-    by 64 reference rows, has variance 1/30 + 1/64."""
+def test_the_last_target_cannot_be_inferred_from_the_others() -> None:
+    """If targets were standardised by their own mean, they would sum to 0. With 64 reference rows, the mean of 30 noise
+    values has variance 1/30 + 1/64."""
     y = draw(4000).context.y[..., 0].double()
     assert float(y.mean(1).var()) > 1 / 30
 
@@ -116,7 +116,7 @@ def test_a_curriculum_limits_the_used_columns() -> None:
     assert int(episodes.truth["used"].max()) == 2 and not episodes.context.x[..., 2:].any()
 
 
-def test_gaussian_processes_have_all_pairs_of_hyperparameters() -> None:
+def test_all_pairs_of_gaussian_process_hyperparameters_are_equally_likely() -> None:
     truth = draw(6000, 2, kind="gp").truth
     pairs = torch.stack([truth["lengthscale"], truth["noise"]], 1)
     values, counts = pairs.unique(dim=0, return_counts=True)
@@ -125,14 +125,14 @@ def test_gaussian_processes_have_all_pairs_of_hyperparameters() -> None:
     assert not others["lengthscale"].any() and not others["noise"].any()
 
 
-def test_gaussian_processes_have_the_variance_of_kernel_and_noise() -> None:
+def test_outputs_of_gaussian_processes_have_the_variance_of_kernel_plus_noise() -> None:
     episodes = draw(4000, 5, kind="gp")
     squares = (episodes.context.y[..., 0].double().square() - 1 - episodes.truth["noise"].unsqueeze(1) ** 2).mean(1)
     assert abs(float(squares.mean())) < 4 * float(squares.std()) / math.sqrt(4000)
 
 
 @pytest.mark.parametrize("name", ["tabular-prior", "tabular-prior-classes", "tabular-gp"])
-def test_prompts_are_frozen_and_longer_sets_begin_with_shorter_ones(name: str) -> None:
+def test_prompts_are_frozen_and_larger_sets_begin_with_smaller_ones(name: str) -> None:
     task = resolve_task(name, "smoke")[0]
     short, long = (PromptSet(task.model_copy(update={"episodes": count}), "smoke").episodes for count in (64, 128))
     repeated = PromptSet(task, "smoke").episodes

@@ -1,4 +1,4 @@
-"""Ensembles of trees: batches against a loop over tables, trees and rows."""
+"""Ensembles of trees: batched evaluation against a loop over tables, trees and rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def new_generator(seed: int = 0) -> torch.Generator:
 
 
 def naive_value(ensembles: Ensembles, table: int, unit: int, row: list[float]) -> float:
-    """The sum of the leaves of a row over all trees."""
+    """Sum the leaves that a row reaches over all trees."""
     total = 0.0
     for tree in range(ensembles.leaves.shape[2]):
         leaf = 0
@@ -46,7 +46,7 @@ def test_batched_ensembles_equal_a_loop_over_tables_trees_and_rows(is_causal: bo
             torch.testing.assert_close(values[table, :, unit], torch.tensor(expected), atol=1e-5, rtol=1e-5)
 
 
-def test_columns_and_target_are_different_ensembles_of_both_layers() -> None:
+def test_columns_and_targets_of_causal_tables_are_distinct_ensembles() -> None:
     drawn = replace(draw(True), noise=torch.zeros(12))
     columns, target = drawn.sample(30, new_generator(2))
     causes = drawn.causes.sample(30, new_generator(2))
@@ -59,7 +59,7 @@ def test_columns_and_target_are_different_ensembles_of_both_layers() -> None:
         torch.testing.assert_close(columns[table], both[table][:, chosen[1:]])
 
 
-def test_columns_of_tables_that_are_not_causal_are_their_causes_and_trees_read_only_used_columns() -> None:
+def test_columns_of_other_tables_are_the_causes_and_trees_read_only_used_columns() -> None:
     drawn = replace(draw(False), noise=torch.zeros(12))
     columns, target = drawn.sample(30, new_generator(2))
     causes = drawn.causes.sample(30, new_generator(2))
@@ -69,7 +69,7 @@ def test_columns_of_tables_that_are_not_causal_are_their_causes_and_trees_read_o
         assert int(drawn.lower.variables[table].max()) < 1 + table % 4
 
 
-def test_thresholds_are_sampled_values_of_their_variable() -> None:
+def test_thresholds_are_values_of_their_variable_in_the_sample() -> None:
     rows = torch.randn(3, 32, 4, generator=new_generator())
     depth, trees = torch.tensor([3, 2, 1]), torch.tensor([4, 2, 1])
     ensembles = Ensembles.draw(trees, depth, torch.tensor([4, 3, 1]), 2, rows, new_generator())
