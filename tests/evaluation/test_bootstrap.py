@@ -33,7 +33,7 @@ def test_unscored_positions_are_ignored() -> None:
 
 
 @pytest.mark.parametrize("level", [0.95, 0.5])
-def test_the_interval_equals_explicit_resampling_if_some_episodes_are_not_scored(level: float) -> None:
+def test_the_interval_equals_explicit_resampling_with_unscored_episodes(level: float) -> None:
     errors = np.random.default_rng(3).gamma(1.0, size=(6, 2)) - 3.0
     errors[:2, 1] = np.nan
     picks = np.random.default_rng(0).integers(6, size=(300, 6))
@@ -77,7 +77,7 @@ def test_a_single_episode_has_a_mean_and_no_interval() -> None:
     assert none["n_episodes"] == 0
 
 
-def test_a_mean_per_event_equals_explicit_resampling_of_episodes() -> None:
+def test_the_interval_of_a_mean_per_event_equals_explicit_resampling_of_episodes() -> None:
     draw = np.random.default_rng(6)
     totals, counts = draw.gamma(2.0, size=12), draw.integers(1, 9, 12)
     picks = np.random.default_rng(3).integers(12, size=(1000, 12))
@@ -89,6 +89,6 @@ def test_a_mean_per_event_equals_explicit_resampling_of_episodes() -> None:
 
 
 def test_resamples_without_events_do_not_raise() -> None:
-    """An episode without events may have a nonzero total, because of the open interval at the end of its window."""
+    """An episode without events can have a nonzero loss, because of the open interval at the end of its window."""
     summary = ratio_summary(np.array([1.0, 2.0]), np.array([0, 2]), seed=0)
     assert summary["value"] == 1.5 and summary["low"] == 1.0

@@ -1,4 +1,4 @@
-"""Evaluation cells: cached when done, recomputed when failed or damaged, reproducible, and paired by episode."""
+"""Evaluation cells: finished cells are cached, failed or damaged ones recomputed, and errors paired by episode."""
 
 import shutil
 from pathlib import Path
@@ -33,7 +33,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
 
 @pytest.fixture(scope="module")
 def evaluated_results(trained_run: tuple[Path, Run], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Results on the training distribution and under a shift. Tests must not change them."""
+    """Results on the training distribution and under a shift, which tests must not modify."""
     folder = tmp_path_factory.mktemp("evaluated")
     list(evaluate_run(Context(folder), trained_run[1], ("none", "orthants")))
     return folder
@@ -69,7 +69,7 @@ def test_a_second_evaluation_writes_the_same_bytes(
 
 
 @pytest.mark.slow
-def test_finished_cells_are_cached_and_damaged_ones_recomputed(trained_run: tuple[Path, Run], tmp_path: Path) -> None:
+def test_finished_cells_are_cached_and_damaged_cells_recomputed(trained_run: tuple[Path, Run], tmp_path: Path) -> None:
     _, run = trained_run
     list(evaluate_run(Context(tmp_path), run))
     original = bytes_of_values(tmp_path)
@@ -104,7 +104,7 @@ def _fail(*arguments: object, **options: object) -> None:
     raise RuntimeError("out of luck")
 
 
-def test_errors_are_paired_by_episode_and_average_to_the_values(evaluated_results: Path) -> None:
+def test_errors_are_paired_by_episode_and_their_means_are_the_values(evaluated_results: Path) -> None:
     errors = tables.read_all("errors", evaluated_results)
     rows = tables.read_all("values", evaluated_results).query("metric == 'squared_error'")
     keys = ["prompt_set", "run", "n_context"]
@@ -115,7 +115,7 @@ def test_errors_are_paired_by_episode_and_average_to_the_values(evaluated_result
 
 
 @pytest.mark.slow
-def test_shifts_and_extrapolation_have_their_own_prompt_sets(trained_run: tuple[Path, Run], tmp_path: Path) -> None:
+def test_shifts_and_extrapolation_have_separate_prompt_sets(trained_run: tuple[Path, Run], tmp_path: Path) -> None:
     _, run = trained_run
     shifts = shifts_of(run, ["all"], 20)
     assert shifts == ["none", "orthants", "noisy-1", "points-20"]
@@ -145,7 +145,7 @@ def test_the_error_for_an_unknown_shift_names_similar_ones(trained_run: tuple[Pa
 
 
 def test_a_cached_evaluation_does_not_change_any_file(trained_run: tuple[Path, Run], evaluated_results: Path) -> None:
-    """This allows printing results from a read-only folder."""
+    """Results in a read-only folder can therefore be printed."""
 
     def state() -> dict[Path, tuple[int, int]]:
         return {
@@ -159,7 +159,7 @@ def test_a_cached_evaluation_does_not_change_any_file(trained_run: tuple[Path, R
 
 
 @pytest.mark.parametrize("when", ["before the first cell", "after the first cell"])
-def test_no_files_remain_for_a_run_that_is_deleted_during_its_evaluation(
+def test_no_files_remain_of_a_run_that_is_deleted_during_its_evaluation(
     when: str, trained_run: tuple[Path, Run], tmp_path: Path
 ) -> None:
     run = Run(Path(shutil.copytree(trained_run[1].path, tmp_path / "runs" / trained_run[1].name)))
@@ -182,7 +182,7 @@ def test_no_files_remain_for_a_run_that_is_deleted_during_its_evaluation(
     assert run.name not in set(tables.read_all("values", tmp_path)["run"])
 
 
-def test_deleting_a_run_removes_files_that_are_written_during_the_deletion(
+def test_deleting_a_run_also_removes_files_written_during_the_deletion(
     trained_run: tuple[Path, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An evaluation may write files after the deletion has listed the files of the run."""

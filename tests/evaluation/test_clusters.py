@@ -1,4 +1,4 @@
-"""Intervals of means over episodes that are dependent within clusters."""
+"""Intervals of means if episodes of the same cluster are dependent."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,8 @@ import pytest
 from iclbench.evaluation.bootstrap import bootstrap_interval, summaries
 
 
-def test_resampling_is_by_cluster() -> None:
-    """The reference is a bootstrap of the means of clusters of equal size."""
+def test_clusters_are_resampled_as_a_whole() -> None:
+    """The reference is a bootstrap over the means of equally large clusters."""
     rng = np.random.default_rng(0)
     means = rng.normal(size=(8, 1))
     scores = np.repeat(means, 10, axis=0) + 0.01 * rng.normal(size=(80, 1))
@@ -19,7 +19,7 @@ def test_resampling_is_by_cluster() -> None:
     assert (high - low)[0] > 2 * (independent[1] - independent[0])[0]
 
 
-def test_the_order_and_the_labels_of_clusters_do_not_matter() -> None:
+def test_the_interval_does_not_depend_on_the_order_or_labels_of_clusters() -> None:
     rng = np.random.default_rng(1)
     scores, clusters = rng.normal(size=(30, 2)), np.tile([7, 3, 5], 10)
     order = np.argsort(clusters, kind="stable")
@@ -28,7 +28,7 @@ def test_the_order_and_the_labels_of_clusters_do_not_matter() -> None:
     np.testing.assert_allclose(a, b, rtol=1e-12)
 
 
-def test_clusters_of_one_episode_or_a_single_cluster_equal_the_bootstrap_over_episodes() -> None:
+def test_a_single_cluster_or_clusters_of_one_episode_give_the_bootstrap_over_episodes() -> None:
     scores = np.random.default_rng(2).normal(size=(20, 1))
     expected = bootstrap_interval(scores)
     for clusters in (np.arange(20), np.zeros(20, dtype=int)):

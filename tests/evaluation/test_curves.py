@@ -1,4 +1,4 @@
-"""Prompt sets: reproducible episodes and identities. Learning curves: normalisation and areas."""
+"""Prompt sets: reproducible episodes and ids. Learning curves: normalisation and areas."""
 
 import hashlib
 import json
@@ -37,7 +37,7 @@ def task(card_path: Path) -> TaskConfig:
     return resolve_task(str(card_path), "smoke")[0]
 
 
-def test_prompt_sets_are_frozen_and_independent_of_the_callers_random_state(task: TaskConfig) -> None:
+def test_prompt_sets_do_not_depend_on_the_global_random_state(task: TaskConfig) -> None:
     first = PromptSet(task, "smoke").episodes
     torch.manual_seed(99)
     second = PromptSet(task, "smoke").episodes
@@ -47,14 +47,14 @@ def test_prompt_sets_are_frozen_and_independent_of_the_callers_random_state(task
     assert not torch.equal(first.context.x, other.context.x)
 
 
-def test_a_larger_prompt_set_begins_with_the_smaller(task: TaskConfig) -> None:
+def test_a_larger_prompt_set_begins_with_the_smaller_one(task: TaskConfig) -> None:
     small = PromptSet(task.model_copy(update={"episodes": 64}), "smoke").episodes
     large = PromptSet(task.model_copy(update={"episodes": 100}), "smoke").episodes
     assert len(large) == 100
     assert torch.equal(small.context.x, large.context.x[:64])
 
 
-def test_the_identity_depends_on_everything_that_changes_the_episodes(task: TaskConfig) -> None:
+def test_the_identity_depends_on_all_settings_that_change_the_episodes(task: TaskConfig) -> None:
     sets = [
         PromptSet(task, "smoke"),
         PromptSet(task, "smoke", "orthants"),
@@ -67,7 +67,7 @@ def test_the_identity_depends_on_everything_that_changes_the_episodes(task: Task
     assert PromptSet(task.model_copy(update={"baselines": []}), "smoke").id == sets[0].id
 
 
-def test_the_name_of_a_prompt_set_contains_a_hash_of_everything_that_changes_its_episodes(task: TaskConfig) -> None:
+def test_the_name_of_a_prompt_set_has_a_hash_of_all_settings_that_change_the_episodes(task: TaskConfig) -> None:
     """Packed results are identified by this name."""
     prompts = PromptSet(task, "smoke", "orthants", seed=4)
     hashed = {
@@ -99,7 +99,7 @@ def test_the_normalised_error_of_the_zero_predictor_is_one(task: TaskConfig) -> 
     assert np.allclose(errors.mean(0), 1.0, atol=4 * errors.std() / np.sqrt(4000))
 
 
-def test_chunks_do_not_change_the_scores(task: TaskConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_do_not_depend_on_the_chunk_size(task: TaskConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = PromptSet(task, "smoke")
     knn = ESTIMATORS.get("knn")()
     expected = learning_curve(knn, prompts).scores["squared_error"]
@@ -117,7 +117,7 @@ def test_a_chunk_has_as_many_episodes_as_fit_and_at_least_one(
     assert recorder.block_sizes == sizes
 
 
-def test_a_curve_at_some_sizes_equals_these_columns_of_the_complete_curve(task: TaskConfig) -> None:
+def test_a_curve_at_selected_sizes_equals_these_columns_of_the_complete_curve(task: TaskConfig) -> None:
     prompts = PromptSet(task, "smoke")
     knn = ESTIMATORS.get("knn")()
     grid = learning_curve(knn, prompts, [0, 2, 5])
@@ -131,7 +131,7 @@ def test_undefined_queries_are_not_scored(task: TaskConfig) -> None:
     assert scored.tolist() == [True] * 3 + [False] * 6
 
 
-def test_the_area_of_a_straight_line_is_its_mean_height_for_all_grids() -> None:
+def test_the_area_under_a_straight_line_is_its_mean_height_on_any_grid() -> None:
     straight = lambda n: 1 - n / 10  # noqa: E731
     full = Curve(tuple(range(11)), {"m": np.array([[straight(n) for n in range(11)]])}, 1.0)
     grid = Curve((0, 1, 3, 10), {"m": np.array([[straight(n) for n in (0, 1, 3, 10)]])}, 1.0)
@@ -139,7 +139,7 @@ def test_the_area_of_a_straight_line_is_its_mean_height_for_all_grids() -> None:
     assert grid.area("m") == pytest.approx([0.5])
 
 
-def test_an_area_over_one_size_is_its_score_and_over_none_is_nan() -> None:
+def test_the_area_over_a_single_size_is_its_score_and_over_no_size_nan() -> None:
     scores = {"m": np.array([[2.0, 5.0], [4.0, 1.0]])}
     one_size = Curve((0, 3), scores, 1.0, np.array([[True, False], [True, True]]))
     assert one_size.area("m").tolist() == [2, 4]
@@ -148,7 +148,7 @@ def test_an_area_over_one_size_is_its_score_and_over_none_is_nan() -> None:
 
 
 class OneOff(Oracle):
-    """Given the weights, predicts a Gaussian with standard deviation 1 whose mean is the true output plus 1."""
+    """Uses the true weights to predict a Gaussian with mean true output + 1 and standard deviation 1."""
 
     heads = ("gaussian",)
 
@@ -163,7 +163,7 @@ class OneOff(Oracle):
         return Gaussian(mean, torch.ones_like(mean))
 
 
-def test_only_errors_are_divided_by_the_normaliser_and_an_oracle_is_given_the_truth(task: TaskConfig) -> None:
+def test_only_errors_are_divided_by_the_normaliser_and_oracles_get_the_truth(task: TaskConfig) -> None:
     curve = learning_curve(OneOff(), PromptSet(task, "smoke"))
     assert curve.normaliser == 3, "the variance of a linear function of three inputs"
     assert np.allclose(curve.scores["squared_error"], 1 / 3, rtol=1e-4)
@@ -179,7 +179,7 @@ class Third(Predictor):
         return Categorical(torch.tensor([0.0, 1.0, 2.0]).expand(*points.x.shape[:2], 3))
 
 
-def test_curves_have_the_accuracy_among_the_admissible_labels() -> None:
+def test_curves_have_the_accuracy_within_the_choices() -> None:
     points = Points.full(torch.zeros(1, 4, 1), torch.tensor([[0, 1, 1, 0]]))
     choices = torch.tensor([[True, True, False]])
     episodes = Episodes(points, points.mask, classes=3, choices=choices)

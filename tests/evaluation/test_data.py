@@ -1,4 +1,4 @@
-"""The column `data` names the images of results and of published numbers."""
+"""The column `data` names the images behind results and published numbers."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from iclbench.training import record
 from tests.refusals import refused
 
 
-def test_every_published_number_of_an_image_task_names_its_data() -> None:
+def test_every_published_number_on_an_image_task_names_its_data() -> None:
     n_numbers = 0
     for name in card_names("tasks"):
         card = load_task(name)[1]
@@ -28,8 +28,8 @@ def test_every_published_number_of_an_image_task_names_its_data() -> None:
     assert n_numbers > 50
 
 
-def test_the_published_numbers_of_coqe_on_all_cards_are_for_omniglot() -> None:
-    """Tables 1 and 2: five levels of noise and three models, each in context and in weights."""
+def test_all_numbers_published_with_coqe_are_on_omniglot() -> None:
+    """Tables 1 and 2 have five noise levels and three models, each with in-context and in-weight accuracy."""
     procedural, omniglot = (load_task(name)[1].published for name in ("bursty-alpha1", "bursty-omniglot-alpha1"))
     assert procedural == omniglot and len(procedural) == 16
     assert {number.data["glyphs"] for number in procedural} == {"omniglot"}
@@ -43,7 +43,7 @@ def test_the_published_numbers_of_coqe_on_all_cards_are_for_omniglot() -> None:
     ("task", "data"),
     [("bursty", "glyphs=procedural"), ("image-completion", "images=glyphs"), ("linear", None)],
 )
-def test_rows_of_evaluations_and_runs_name_the_images(task: str, data: str | None, tmp_path: Path) -> None:
+def test_rows_of_evaluation_and_training_name_the_images(task: str, data: str | None, tmp_path: Path) -> None:
     config = resolve_run(task, "gpt2", "smoke")
     prompts = PromptSet(config.task, "smoke")
     (majority,) = contestants.baselines(prompts, ["majority" if "bursty" in task else "zero"])
@@ -52,7 +52,7 @@ def test_rows_of_evaluations_and_runs_name_the_images(task: str, data: str | Non
     assert resolve_task("bursty-omniglot", "smoke")[0].data == "glyphs=omniglot"
 
 
-def test_written_tables_name_the_images(tmp_path: Path) -> None:
+def test_rows_of_published_numbers_and_chance_name_the_images(tmp_path: Path) -> None:
     task, _ = resolve_task("bursty-alpha1", "smoke")
     write_published(tmp_path, task)
     assert set(tables.read_all("values", tmp_path)["data"]) == {"glyphs=omniglot"}
@@ -63,7 +63,7 @@ def test_written_tables_name_the_images(tmp_path: Path) -> None:
     assert set(tables.read_all("values", tmp_path / "tables" / prompts.id)["data"]) == {"glyphs=procedural"}
 
 
-def test_a_published_number_for_data_that_the_family_does_not_have_is_refused(tmp_path: Path) -> None:
+def test_a_published_number_on_data_unknown_to_the_family_is_refused(tmp_path: Path) -> None:
     card = load_task("bursty-alpha1")[1].model_dump(mode="json", exclude_none=True)
     card["published"][0]["data"] = {"glyhps": "omniglot"}
     (tmp_path / "mine.toml").write_text(tomli_w.dumps(card))

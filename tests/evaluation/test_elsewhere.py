@@ -1,4 +1,4 @@
-"""Evaluation of a run on another task than it was trained on: the prompts, and a name that has both tasks."""
+"""Evaluation on a task that differs from the training task: prompts, names of contestants, and errors."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def results(run: Run) -> Path:
 
 
 @pytest.mark.slow
-def test_the_prompts_are_those_of_the_other_task_and_the_name_contains_the_training_task(run: Run) -> None:
+def test_prompts_are_from_the_evaluation_task_and_the_contestant_names_the_training_task(run: Run) -> None:
     folder = results(run)
     noisy = card(folder, "noisy")
     assert main(["eval", run.name, "--results", str(folder)]) == 0
@@ -66,7 +66,7 @@ def test_the_prompts_are_those_of_the_other_task_and_the_name_contains_the_train
     assert inventory.scores(folder)[run.name, "home"] == home_score, "the score of a run is that on its own task"
 
 
-def test_naming_the_training_task_explicitly_is_not_evaluation_on_another_task(run: Run) -> None:
+def test_the_training_task_may_be_named_explicitly(run: Run) -> None:
     folder = results(run)
     assert main(["eval", run.name, "--task", str(folder / "home.toml"), "--results", str(folder)]) == 0
     rows = tables.read_all("values", folder / "tables").query("task == 'home' and kind == 'backbone'")
@@ -81,7 +81,7 @@ def test_naming_the_training_task_explicitly_is_not_evaluation_on_another_task(r
         ({"head": "gaussian"}, ["head", "gaussian", "point"]),
     ],
 )
-def test_a_task_of_another_shape_is_refused(
+def test_a_task_with_a_different_shape_is_refused(
     changes: dict[str, object], names: list[str], run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = sorted(tables.files("values", results(run) / "tables"))
@@ -91,7 +91,7 @@ def test_a_task_of_another_shape_is_refused(
     assert sorted(tables.files("values", results(run) / "tables")) == files
 
 
-def test_a_task_and_a_table_exclude_each_other(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_options_task_and_table_exclude_each_other(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [
         "eval",
         run.name,
@@ -114,7 +114,7 @@ def test_an_unknown_task_is_refused(run: Run, capsys: pytest.CaptureFixture[str]
     assert "'linear'" in capsys.readouterr().err
 
 
-def test_a_tabular_model_can_be_evaluated_on_another_number_of_columns(tmp_path: Path) -> None:
+def test_a_tabular_model_can_be_evaluated_on_a_different_number_of_columns(tmp_path: Path) -> None:
     (tmp_path / "home.toml").write_text(tomli_w.dumps(small_card()))
     run = create(tmp_path, resolve_run(str(tmp_path / "home.toml"), "cells", "smoke", 0))
     train(run)

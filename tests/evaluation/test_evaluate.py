@@ -1,4 +1,4 @@
-"""Evaluation of a run: order of cells, cached and packed cells, identities of contestants, invalid requests."""
+"""Evaluation of a run: order of cells, cached and packed cells, identities of contestants, and invalid requests."""
 
 from dataclasses import replace
 from functools import partial
@@ -43,7 +43,7 @@ from tests.refusals import refused
 
 
 class Half(Predictor):
-    """Predicts 0.5, and allows sequences of at most nine points."""
+    """Predicts 0.5, and supports sequences of at most nine points."""
 
     longest = 9
 
@@ -79,7 +79,7 @@ def facts(results: list[CellResult]) -> list[tuple[str, str, int, bool]]:
     return [(cell.contestant.name, cell.prompts.shift, cell.prompts.seed, cell.cached) for cell in results]
 
 
-def test_options_apply_to_all_cells(config: RunConfig, load_calls: list, tmp_path: Path) -> None:
+def test_options_of_evaluate_run_apply_to_all_cells(config: RunConfig, load_calls: list, tmp_path: Path) -> None:
     run = create(tmp_path / "runs", config)
     begun: list[tuple[str, str]] = []
     options = {"seed": 7, "baseline_names": ["mean"], "summaries": False}
@@ -97,7 +97,7 @@ def test_options_apply_to_all_cells(config: RunConfig, load_calls: list, tmp_pat
     assert all(cell.cached for cell in evaluate_run(Context(tmp_path, tmp_path), run, ("none", "orthants"), **options))
 
 
-def test_a_run_is_evaluated_on_another_task_with_the_episodes_of_a_family(
+def test_a_run_can_be_evaluated_on_another_task_with_a_given_family(
     config: RunConfig, task: TaskConfig, load_calls: list, tmp_path: Path
 ) -> None:
     run = create(tmp_path / "runs", config)
@@ -111,11 +111,11 @@ def test_a_run_is_evaluated_on_another_task_with_the_episodes_of_a_family(
     assert own_cell.prompts.task == run.config.task and own_cell.prompts.family is not family
 
 
-def test_scores_include_contestants_that_another_process_evaluates_at_the_same_time(
+def test_scores_include_contestants_that_a_concurrent_process_evaluates(
     task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other process finishes after this one has read the tables. This process overwrites its scores and then
-    recomputes them."""
+    """The other process writes its results after this process has read the tables, so this process must recompute the
+    scores."""
     prompts = PromptSet(task, "smoke")
     all_contestants = contestants.baselines(prompts, ["zero", "mean", "knn-3"])
     write, others = evaluation.scores.write_scores, [all_contestants[2]]
@@ -178,7 +178,7 @@ def test_each_shift_and_each_test_has_a_prompt_set(task: TaskConfig, tmp_path: P
     assert [(prompts.seed, prompts.data_dir, prompts.built_family) for prompts in defaults] == [(0, None, None)] * 2
 
 
-def test_shifts_are_unique_and_in_canonical_spelling(config: RunConfig, tmp_path: Path) -> None:
+def test_repeated_shifts_are_evaluated_once_under_their_canonical_name(config: RunConfig, tmp_path: Path) -> None:
     run = create(tmp_path, config)
     assert shifts_of(run, ["noisy", "none", "orthogonal_query", "noisy"], None) == [
         "none",
@@ -205,7 +205,7 @@ def shipped_cell(prompts: PromptSet, one: PredictorContestant) -> PackedCell:
     return PackedCell("the pack", {"values": [row], "errors": tables.frame("errors", [])}, {"torch": "9"})
 
 
-def test_cells_are_copied_from_packed_results_unless_fresh_is_set(task: TaskConfig, tmp_path: Path) -> None:
+def test_cells_are_copied_from_packed_results_unless_fresh(task: TaskConfig, tmp_path: Path) -> None:
     prompts = PromptSet(task, "smoke")
     one, other = (PredictorContestant(name, name, "baseline", name, predictor=Half()) for name in ("one", "other"))
     lookups: list[tuple[str, str]] = []
@@ -231,7 +231,7 @@ def test_cells_are_copied_from_packed_results_unless_fresh_is_set(task: TaskConf
     assert cells.pack_name_of(tmp_path, one, prompts) == ""
 
 
-def test_the_question_of_the_task_selects_the_scorer(
+def test_the_question_of_the_task_selects_the_scoring_function(
     task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failed(question: str, one: PredictorContestant, prompts: PromptSet) -> cells.Tables:
@@ -271,7 +271,7 @@ def test_the_identity_of_a_run_depends_on_its_configuration_and_weights(config: 
 
 @pytest.mark.parametrize(("backbone", "is_same_backbone"), [("gpt2", True), ("gpt2-rotary", False)])
 @pytest.mark.parametrize(("rate", "is_same_rate"), [("1e-3", True), ("2e-3", False)])
-def test_a_run_is_tuned_if_its_learning_rate_is_the_one_selected_for_its_backbone(
+def test_a_run_is_tuned_if_it_has_the_learning_rate_selected_for_its_backbone(
     tmp_path: Path, backbone: str, is_same_backbone: bool, rate: str, is_same_rate: bool
 ) -> None:
     (tmp_path / "rates").mkdir()
@@ -286,7 +286,7 @@ def test_a_run_is_tuned_if_its_learning_rate_is_the_one_selected_for_its_backbon
     assert row["tuned"] is (is_same_backbone and is_same_rate)
 
 
-def test_the_identity_of_a_baseline_depends_on_everything_that_changes_its_predictions(task: TaskConfig) -> None:
+def test_the_identity_of_a_baseline_depends_on_all_settings_that_change_its_predictions(task: TaskConfig) -> None:
     def baseline(name: str, preset: str = "smoke", of: TaskConfig = task, **prompt_options: int) -> PredictorContestant:
         (contestant,) = contestants.baselines(PromptSet(of, preset, **prompt_options), [name])
         return contestant
@@ -317,7 +317,7 @@ def test_the_identity_of_a_baseline_depends_on_everything_that_changes_its_predi
     assert tree.identity == content_hash(expected | tree_inputs)
 
 
-def test_a_run_with_deep_thinking_is_another_contestant(config: RunConfig, tmp_path: Path) -> None:
+def test_a_run_with_deep_thinking_is_a_separate_contestant(config: RunConfig, tmp_path: Path) -> None:
     plain = replace(contestants.untrained("a-run", config), variant="as trained")
     method = Method("deep-thinking", DeepThinking(passes=2))
     thinker = contestants.with_deep_thinking(plain, method)
@@ -345,7 +345,7 @@ def test_methods_that_do_not_apply_to_a_run_are_refused(config: RunConfig) -> No
     assert "'a-run'" in str(error.value) and "passes" in str(error.value)
 
 
-def test_a_baseline_is_given_its_settings_the_seed_and_the_facts_of_the_task(task: TaskConfig) -> None:
+def test_a_baseline_gets_its_settings_the_seed_and_the_facts_of_the_task(task: TaskConfig) -> None:
     prompts = PromptSet(task.model_copy(update={"parameters": {"dim": 3}}), "smoke", "noisy-1", seed=5)
     (contestant,) = contestants.baselines(prompts, ["knn-3"])
     knn = contestant.predictor
@@ -367,7 +367,7 @@ def test_a_baseline_is_given_its_settings_the_seed_and_the_facts_of_the_task(tas
     assert episodes["oracle-bayes"] == 128 and episodes["zero"] is None
 
 
-def test_the_error_for_an_inapplicable_baseline_names_the_applicable_ones(task: TaskConfig, tmp_path: Path) -> None:
+def test_the_error_for_an_inapplicable_baseline_lists_applicable_ones(task: TaskConfig, tmp_path: Path) -> None:
     prompts = PromptSet(task.model_copy(update={"baselines": ["zero", "majority", "mean"]}), "smoke")
     with refused("not-applicable", "'majority'", "class labels", "'tiny-linear'", "numbers", "zero, mean"):
         contestants.baselines(prompts, ["majority"])

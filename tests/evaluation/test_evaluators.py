@@ -1,4 +1,4 @@
-"""Tests that a family defines: evaluated for all contestants, scored in pairs, and selected by name."""
+"""Tests defined by a family: all contestants are evaluated, pairs are scored together, and names select tests."""
 
 from pathlib import Path
 
@@ -68,7 +68,7 @@ def test_all_contestants_are_evaluated_on_all_tests_and_on_samples_of_the_task(e
         if len(tables.read("costs", path))
     }
     assert "none" in evaluations_with_costs
-    assert not {"icl", "icl_paired"} & evaluations_with_costs  # a test would have the costs of samples of the task
+    assert not {"icl", "icl_paired"} & evaluations_with_costs  # costs are measured on samples of the task, not on tests
 
 
 @pytest.mark.slow
@@ -97,7 +97,7 @@ def test_a_pair_is_correct_only_if_both_episodes_are(evaluated_run: tuple[Path, 
     np.testing.assert_array_equal(errors[errors["metric"].eq(HEADLINE)]["value"], np.array(is_right, float))
 
 
-def test_a_group_has_the_smallest_accuracy_and_the_means_of_its_other_scores() -> None:
+def test_a_group_has_the_minimum_accuracy_and_the_mean_of_other_scores() -> None:
     scores = {
         "accuracy": np.array([[1.0], [0.0], [1.0], [1.0]]),
         "cross_entropy": np.array([[1.0], [3.0], [0.0], [1.0]]),
@@ -108,7 +108,7 @@ def test_a_group_has_the_smallest_accuracy_and_the_means_of_its_other_scores() -
 
 
 class Zero(Predictor):
-    """Predicts label 0, like a model without in-context learning on new classes."""
+    """Predicts label 0 for every query, whatever the context."""
 
     heads = ("categorical",)
 
@@ -123,7 +123,7 @@ def test_a_predictor_that_ignores_the_context_fails_all_pairs(evaluated_run: tup
     assert not paired.scores[HEADLINE].any()
 
 
-def test_prompt_sets_differ_between_tests_and_a_larger_one_begins_with_the_smaller_one(
+def test_tests_have_different_prompt_sets_and_larger_sets_begin_with_smaller_ones(
     evaluated_run: tuple[Path, Run],
 ) -> None:
     task = evaluated_run[1].config.task
@@ -162,7 +162,7 @@ def test_unknown_tests_on_a_card_are_refused(tmp_path: Path) -> None:
         resolve_task(str(path), "smoke")[0].build()
 
 
-def test_baselines_for_another_type_of_target_are_refused(evaluated_run: tuple[Path, Run], card_path: Path) -> None:
+def test_baselines_for_a_different_type_of_target_are_refused(evaluated_run: tuple[Path, Run], card_path: Path) -> None:
     label_task, number_task = evaluated_run[1].config.task, resolve_task(str(card_path), "smoke")[0]
     with refused("not-applicable", "'knn-3'", "'tiny-classes'", "class labels"):
         contestants.baselines(PromptSet(label_task, "smoke"), ["knn-3"])

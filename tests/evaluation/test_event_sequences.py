@@ -1,4 +1,4 @@
-"""Likelihood scores of event sequences: gaps to the oracle, normalised scores, and sequences of different lengths."""
+"""Log-likelihoods of event sequences: gaps to the oracle, normalised scores, and sequences of different lengths."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def values(prompts: PromptSet) -> pd.DataFrame:
 
 
 def likelihoods(prompts: PromptSet, name: str) -> np.ndarray:
-    """The negative log-likelihoods of all events, computed directly from the predictions."""
+    """Compute the negative log-likelihoods of all events directly from the predictions."""
     episodes = prompts.episodes
     predictor = baselines(prompts, [name])[0].predictor.informed(episodes.truth)
     with torch.no_grad():
@@ -45,7 +45,7 @@ def likelihoods(prompts: PromptSet, name: str) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_gaps_are_differences_to_the_oracle_after_each_number_of_events(
+def test_gaps_are_differences_from_the_oracle_after_each_number_of_events(
     prompts: PromptSet, values: pd.DataFrame
 ) -> None:
     gaps = values[values["metric"].eq("gap") & values["run"].eq("renewal")].set_index("n_context")["value"]
@@ -57,8 +57,8 @@ def test_gaps_are_differences_to_the_oracle_after_each_number_of_events(
 
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_gaps_are_paired_by_episode(is_packed: bool) -> None:
-    """There are two episodes, after 0, 1 and 2 events. A packed oracle has only the mean height of its curve
-    (trapezoidal rule).
+    """There are two episodes with scores after 0, 1 and 2 events. A packed oracle has only the mean height of its curve
+    (by the trapezoidal rule).
     """
     nll = {
         "model": np.array([[3.0, 2.0, 1.0], [5.0, 4.0, 5.0]]),
@@ -89,9 +89,7 @@ def test_gaps_are_paired_by_episode(is_packed: bool) -> None:
 
 
 @pytest.mark.slow
-def test_with_a_packed_oracle_an_added_model_has_only_the_gap_over_all_events(
-    prompts: PromptSet, values: pd.DataFrame
-) -> None:
+def test_an_added_model_has_only_the_overall_gap_to_a_packed_oracle(prompts: PromptSet, values: pd.DataFrame) -> None:
     def errors(run: str, packed: bool) -> pd.DataFrame:
         curves = likelihoods(prompts, run)
         shared = {"run": run, "prompt_set": prompts.id, "metric": "nll"}
@@ -119,10 +117,8 @@ def test_with_a_packed_oracle_an_added_model_has_only_the_gap_over_all_events(
     assert gaps(errors("renewal", True), packed_oracle).empty, "packed results have the gap of a packed model"
 
 
-def test_gaps_of_packed_contestants_remain_if_no_other_contestant_is_evaluated(
-    prompts: PromptSet, tmp_path: Path
-) -> None:
-    """Packed errors have no rows per number of events, so their gaps cannot be recomputed."""
+def test_gaps_of_packed_contestants_are_copied_from_the_pack(prompts: PromptSet, tmp_path: Path) -> None:
+    """Packed errors have no rows per number of events, so gaps cannot be recomputed from them."""
     gap = {"run": "renewal", "task": "point-process", "family": "point-process", "contestant": "renewal"}
     gap |= {"kind": "baseline", "preset": "smoke", "shift": "none", "evaluator": "next", "metric": "gap", "value": 0.3}
     gap |= {"n_context": 4, "normaliser": 1.0, "status": "ok", "prompt_set": prompts.id, "card": "c", "version": "1"}
@@ -172,13 +168,13 @@ def test_all_events_of_sequences_of_different_lengths_have_equal_weight(tmp_path
     episodes, nll = prompts.episodes, likelihoods(prompts, "poisson")
     scored = episodes.scored.numpy()
     assert len({int(n) for n in scored.sum(1)}) > 1
-    # The open interval after the last event is a query without a score, but it is part of the sum.
+    # The open interval after the last event has no score, but it contributes to the sum.
     is_open = (episodes.context.mask & ~episodes.scored).numpy()
     assert is_open.any(1).all()
     expected = nll[scored | is_open].sum() / scored.sum()
     curve = learning_curve(poisson.predictor, prompts)
     assert curve.area("nll").mean() == pytest.approx(expected, rel=1e-6)
-    # A curve at every second size has about the same area.
+    # The curve at every second size has about the same area.
     grid = learning_curve(poisson.predictor, prompts, range(0, episodes.context.count, 2))
     assert grid.area("nll").mean() == pytest.approx(expected, abs=0.15)
     rows = evaluate([poisson], prompts)
@@ -205,7 +201,7 @@ def test_all_baselines_are_scored_on_the_same_events_of_sequences_of_different_l
         assert areas[name] == pytest.approx(expected, rel=1e-6)
 
 
-def test_open_intervals_count_even_if_some_blocks_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_intervals_are_counted_if_some_blocks_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     times, marks = sequence_files.sequences(count=20, longest=6)
     (tmp_path / "events").mkdir()
     ends = [None if index % 2 else float(t[-1]) + 1 for index, t in enumerate(times)]

@@ -1,4 +1,4 @@
-"""Real tables: remarks, and out-of-fold predictions of XGBoost."""
+"""Real tables: remarks, and out-of-fold errors of XGBoost."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,8 +29,8 @@ def prompts(*tables: Table, variance: float = 1.0, encoding: str = "pad", episod
     return PromptSet(task, "smoke", built_family=Tabular(parameters, tables=tables))
 
 
-def test_no_row_is_predicted_by_a_model_fitted_on_it() -> None:
-    """Noise cannot be predicted. Only a model fitted on the row itself would be closer than the mean."""
+def test_rows_are_predicted_by_models_that_were_not_fitted_on_them() -> None:
+    """The target is noise, so only a model fitted on the predicted rows would beat the mean."""
     table = make_table(200, noise=True)
     assert ((out_of_fold_predictions(table) - table.y) ** 2).mean() > table.y.var()
     in_sample = XGBRegressor(n_estimators=50, max_depth=4, learning_rate=0.1).fit(table.x, table.y).predict(table.x)
@@ -38,9 +38,9 @@ def test_no_row_is_predicted_by_a_model_fitted_on_it() -> None:
 
 
 @pytest.mark.parametrize("variance", [1.0, 5.0])
-def test_the_area_is_over_errors_in_the_units_of_the_episodes(variance: float) -> None:
-    """The reference divides labels by the standard deviation of the first ten rows, and integrates over the sizes 10
-    to 20.
+def test_the_area_is_computed_from_errors_in_the_units_of_the_episodes(variance: float) -> None:
+    """The reference divides labels by the standard deviation of the first ten rows, and integrates over context sizes
+    from 10 to 20.
     """
     table, prompt_set = make_table(), prompts(make_table(), variance=variance)
     rows = prompt_set.episodes.truth["rows"].numpy()
@@ -52,7 +52,7 @@ def test_the_area_is_over_errors_in_the_units_of_the_episodes(variance: float) -
 
 
 @pytest.mark.slow
-def test_the_unit_of_the_file_does_not_matter() -> None:
+def test_results_do_not_depend_on_the_units_of_the_file() -> None:
     table = make_table()
     expected = out_of_fold_predictions(table)
     area = full_table_error(prompts(table))["value"]
@@ -66,8 +66,8 @@ def test_the_unit_of_the_file_does_not_matter() -> None:
     assert out_of_fold_predictions(replace(table, y=np.full(60, 7.0))) == pytest.approx(np.full(60, 7.0))
 
 
-def test_folds_are_fitted_once_for_several_runs_on_one_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runs have different prompts of the same table."""
+def test_folds_are_fitted_once_for_several_runs_on_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs have different prompts."""
     fits, fit = [], XGBRegressor.fit
     monkeypatch.setattr(XGBRegressor, "fit", lambda model, *data: (fits.append(1), fit(model, *data))[1])
     table = make_table()

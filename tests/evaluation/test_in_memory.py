@@ -1,4 +1,4 @@
-"""Evaluation in memory gives the same rows as evaluation to files."""
+"""Evaluation in memory gives the same rows as evaluation with files."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +48,7 @@ def rows_in_files(results: Path, contestants: list, prompts: PromptSet) -> pd.Da
 
 
 @pytest.mark.parametrize("shift", ["none", "noisy"])
-def test_learning_curves_in_memory_equal_those_in_files(card_path: Path, tmp_path: Path, shift: str) -> None:
+def test_learning_curves_in_memory_equal_learning_curves_in_files(card_path: Path, tmp_path: Path, shift: str) -> None:
     prompts = PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke", shift)
     broken = Half()
     broken.fails = True
@@ -66,7 +66,7 @@ def test_learning_curves_in_memory_equal_those_in_files(card_path: Path, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("evaluator", ["", "icl_paired"])
-def test_target_scores_in_memory_equal_those_in_files(tmp_path: Path, evaluator: str) -> None:
+def test_target_scores_in_memory_equal_target_scores_in_files(tmp_path: Path, evaluator: str) -> None:
     import tomli_w
 
     card = tmp_path / "tiny-classes.toml"
@@ -84,7 +84,7 @@ def test_target_scores_in_memory_equal_those_in_files(tmp_path: Path, evaluator:
     assert set(values["evaluator"]) == {evaluator or "targets"}
 
 
-def test_the_rows_of_a_branch_equal_those_of_its_model_evaluated_alone(card_path: Path) -> None:
+def test_a_branch_has_the_same_values_as_its_model_evaluated_alone(card_path: Path) -> None:
     prompts = PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke")
     last, first, broken = Half(), ESTIMATORS.get("zero")(), Half()
     broken.fails = True
@@ -137,8 +137,8 @@ def test_a_cell_with_a_damaged_file_is_not_done(card_path: Path, tmp_path: Path)
         assert cells.is_done(tmp_path, zero, prompts)
 
 
-def test_a_cell_is_done_even_if_it_lacks_a_metric(card_path: Path, tmp_path: Path) -> None:
-    """Some metrics are undefined for some data, for example for events in observation windows."""
+def test_a_cell_is_done_even_if_a_metric_is_undefined(card_path: Path, tmp_path: Path) -> None:
+    """Metrics can be undefined for some data, such as events in observation windows."""
     prompts = PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke")
     (zero,) = baselines(prompts, ["zero"])
     rows = [cells.shared_columns(zero, prompts, "next") | {"metric": "log_likelihood", "value": -1.0}]
@@ -148,7 +148,7 @@ def test_a_cell_is_done_even_if_it_lacks_a_metric(card_path: Path, tmp_path: Pat
 
 
 def test_a_model_is_evaluated_in_eval_mode_and_its_mode_is_restored() -> None:
-    """Batch statistics do not change, and dropout is off."""
+    """Batch statistics must not change, and dropout must be off."""
     config = resolve_run("linear", "s4", "smoke", overrides=["task.dim=2", "task.episodes=8", "backbone.dropout=0.5"])
     prompts = PromptSet(config.task, "smoke")
     model = config.build(config.task.build()).train()

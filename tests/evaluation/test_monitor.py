@@ -1,4 +1,4 @@
-"""Evaluation during training: its steps, its scores, and no effect on training."""
+"""Evaluation during training: when it happens, its scores, and that it does not affect training."""
 
 from functools import partial
 from pathlib import Path
@@ -45,8 +45,8 @@ def test_evaluations_do_not_change_the_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_scores_after_the_last_step_equal_those_of_the_eval_command(tmp_path: Path) -> None:
-    """Buffers must be saved and loaded, and both evaluations must use eval mode."""
+def test_scores_after_the_last_step_equal_the_scores_of_the_eval_command(tmp_path: Path) -> None:
+    """Buffers must be saved and loaded, and both must evaluate in eval mode."""
     run = new_run(tmp_path)
     train(run, monitor=Monitor)
     assert not run.load().training
@@ -56,7 +56,7 @@ def test_scores_after_the_last_step_equal_those_of_the_eval_command(tmp_path: Pa
     columns = ["prompt_set", "evaluator", "metric"]
     last = scored(run).query("axis_value == 12").set_index(columns).sort_index()
     after = after.set_index(columns).sort_index()
-    eval_columns = ["axis", "axis_value", "context_order", "tuned"]  # training does not write them
+    eval_columns = ["axis", "axis_value", "context_order", "tuned"]  # only the eval command writes these columns
     pd.testing.assert_frame_equal(last.drop(columns=eval_columns), after.drop(columns=eval_columns))
 
 
@@ -74,7 +74,7 @@ def test_models_are_evaluated_at_intervals_and_after_the_last_step(tmp_path: Pat
     assert set(headline["n_episodes"]) == {70}
 
 
-def test_only_the_first_episodes_and_the_named_tests_are_evaluated(tmp_path: Path) -> None:
+def test_only_the_first_episodes_and_selected_tests_are_evaluated(tmp_path: Path) -> None:
     run = new_run(tmp_path, "task.episodes=300", 'train.evaluators=["icl"]', "train.evaluate_every=12")
     train(run, monitor=Monitor)
     rows = scored(run)
@@ -84,7 +84,7 @@ def test_only_the_first_episodes_and_the_named_tests_are_evaluated(tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [4, 8])
-def test_a_stopped_and_continued_run_has_the_same_rows(tmp_path: Path, step: int) -> None:
+def test_a_resumed_run_has_the_same_rows_as_an_uninterrupted_one(tmp_path: Path, step: int) -> None:
     complete, resumed = new_run(tmp_path / "a"), new_run(tmp_path / "b")
     train(complete, monitor=Monitor)
     with pytest.raises(Interrupted):
@@ -114,7 +114,7 @@ def test_names_of_tests_may_have_hyphens(tmp_path: Path) -> None:
         assert [cell.prompts.evaluation for cell in results] == ["none"] * 2 + ["icl_paired"] * 2
 
 
-def test_tests_that_the_card_does_not_have_are_refused(tmp_path: Path, card_path: Path) -> None:
+def test_tests_that_are_not_on_the_card_are_refused(tmp_path: Path, card_path: Path) -> None:
     with refused("unknown-name", "iwl", "train.evaluators"):
         new_run(tmp_path, 'train.evaluators=["iwl"]')
     with pytest.raises(IclbenchError) as error:

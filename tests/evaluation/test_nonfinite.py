@@ -1,6 +1,4 @@
-"""Predictions that are not finite give failed rows with a reason, and no means or areas over the remaining
-positions.
-"""
+"""Non-finite predictions: failed rows have a reason, and means and areas do not skip the affected positions."""
 
 from pathlib import Path
 
@@ -27,7 +25,7 @@ from iclbench.evaluation.scores import write_scores
 from iclbench.store.runs import create
 from iclbench.training.run import train
 
-BAD_SIZES = (2, 5, 6)  # context sizes with a prediction that is not finite, in the last 42 of 48 episodes
+BAD_SIZES = (2, 5, 6)  # context sizes with a non-finite prediction in the last 42 of 48 episodes
 
 
 class Zero(Predictor):
@@ -44,7 +42,7 @@ class Zero(Predictor):
 
 
 class Uncertain(Zero):
-    """Predicts a Gaussian with mean zero and a standard deviation that is not finite."""
+    """Predicts a Gaussian with mean zero and a non-finite standard deviation."""
 
     def predict_next(self, points, related=None, *, x_query=None, prefixes=None):
         broken = super().predict_next(points, prefixes=prefixes).mean
@@ -66,7 +64,7 @@ def rows(results: Path, metric: str, run: str = "model") -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("answer", [float("nan"), float("inf"), 1e30], ids=["nan", "inf", "overflow"])
-def test_only_positions_with_scores_that_are_not_finite_have_failed_rows(prompts, tmp_path, answer):
+def test_only_positions_with_nonfinite_scores_have_failed_rows(prompts, tmp_path, answer):
     assert evaluate_cell(tmp_path, contestant(Zero(), "sound"), prompts) is None
     reason = evaluate_cell(tmp_path, contestant(Zero(answer)), prompts)
     names = ["squared_error", "42 of 48 episodes", "3 of 9 context sizes", "episode 6", "2 examples"]
@@ -79,7 +77,7 @@ def test_only_positions_with_scores_that_are_not_finite_have_failed_rows(prompts
     pd.testing.assert_frame_equal(good[["value", "low", "high"]], sound.loc[good.index, ["value", "low", "high"]])
 
 
-def test_area_score_and_errors_are_not_computed_from_the_remaining_positions(prompts, tmp_path):
+def test_area_score_and_errors_are_missing_if_a_position_failed(prompts, tmp_path):
     evaluate_cell(tmp_path, contestant(Zero(float("nan"))), prompts)
     area = rows(tmp_path, "auc").iloc[0]
     assert (area["status"], pd.isna(area["value"])) == ("failed", True)
@@ -100,7 +98,7 @@ def test_a_cell_that_failed_at_one_context_size_is_recomputed(prompts, tmp_path)
     assert set(rows(tmp_path, "squared_error")["status"]) == {"ok"}
 
 
-def test_one_metric_that_is_not_finite_fails_all_metrics_of_its_position(prompts, tmp_path):
+def test_one_nonfinite_metric_fails_all_metrics_at_its_position(prompts, tmp_path):
     """Otherwise coverage would count NaN as a miss, because comparisons with NaN are False."""
     reason = evaluate_cell(tmp_path, contestant(Uncertain(float("nan"))), prompts)
     assert reason is not None and "log_likelihood is nan" in reason
@@ -110,12 +108,12 @@ def test_one_metric_that_is_not_finite_fails_all_metrics_of_its_position(prompts
     assert rows(tmp_path, "auc")["status"].tolist() == ["failed"]
 
 
-def test_the_accuracy_of_nan_logits_does_not_count():
+def test_nan_logits_have_no_accuracy():
     accuracy, entropy = (np.ones((2, 3)), np.array([[0.1, np.nan, 0.2], [0.1, 0.3, 0.2]]))
     curve = Curve((0, 1, 2), {"accuracy": accuracy, "cross_entropy": entropy}, 1.0)
     assert curve.failed.tolist() == [False, True, False]
     assert "cross_entropy is nan" in str(curve.failure) and "1 of 2 episodes" in str(curve.failure)
-    # The accuracy of NaN logits is finite.
+    # An accuracy computed from NaN logits would be finite.
     broken = Categorical(torch.full((1, 1, 3), float("nan"))).scores(torch.zeros(1, 1, dtype=torch.long))
     assert broken["accuracy"].isfinite().all() and not broken["cross_entropy"].isfinite().any()
 
@@ -129,7 +127,7 @@ def test_positions_that_a_shift_leaves_undefined_are_not_scored(prompts, tmp_pat
     assert evaluate_cell(tmp_path, contestant(Zero(float("nan"), sizes=(2,))), shifted) is not None
 
 
-def test_the_area_is_over_the_sizes_at_which_all_episodes_are_scored():
+def test_the_area_covers_only_sizes_at_which_all_episodes_are_scored():
     scores = np.array([[9.0, 1.0, 3.0, 7.0], [np.nan, 3.0, 5.0, np.nan]])
     scored = np.array([[True, True, True, True], [False, True, True, True]])
     curve = Curve((0, 2, 4, 6), {"squared_error": scores}, 1.0, scored)
@@ -137,7 +135,7 @@ def test_the_area_is_over_the_sizes_at_which_all_episodes_are_scored():
     assert curve.failed.tolist() == [False, False, False, True]
 
 
-def test_positions_that_are_not_scored_do_not_fail(prompts):
+def test_unscored_positions_are_not_failures(prompts):
     curve = learning_curve(Zero(), PromptSet(prompts.task, "smoke", "repeated-query"))
     assert curve.scored is not None and curve.scored.all(0).tolist() == [False] + 8 * [True]
     assert curve.failure is None and not curve.failed.any()
@@ -153,7 +151,7 @@ def test_a_failed_model_is_the_last_row_of_the_leaderboard(prompts, tmp_path):
 
 
 @pytest.mark.slow
-def test_eval_prints_a_model_with_nan_answers_and_fails(card_path, tmp_path, monkeypatch):
+def test_eval_lists_a_model_with_nan_predictions_as_failed_and_exits_with_1(card_path, tmp_path, monkeypatch):
     run = create(tmp_path, resolve_run(str(card_path), "gpt2", "smoke", 0, ["train.steps=2"]))
     train(run)
     original = Predictor.ask

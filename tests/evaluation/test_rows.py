@@ -1,4 +1,4 @@
-"""All columns of the tables that an evaluation writes, and errors while writing them."""
+"""The tables that an evaluation writes, with all columns, and errors while writing them."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ RELATED = {"episodes": 12, "points": 6, "targets": 4, "max_related": 2, "related
 
 
 def rows_of(table: tables.TableName, path: Path) -> list[dict[str, Any]]:
-    """The rows of a file as dicts without missing values."""
+    """Return the rows of a file as dicts without missing values."""
     rows = tables.read(table, path).to_dict("records")
     return [{str(name): value for name, value in row.items() if pd.notna(value)} for row in rows]
 
@@ -99,7 +99,7 @@ def related() -> PromptSet:
     return PromptSet(task.model_copy(update={"oracles": ["bayes"]}), "smoke")
 
 
-def test_rows_of_the_question_next(task: TaskConfig, tmp_path: Path) -> None:
+def test_an_evaluation_of_the_question_next_writes_all_columns(task: TaskConfig, tmp_path: Path) -> None:
     contestant, prompts = make_contestant(), PromptSet(task, "smoke", "orthants", seed=2)
     assert evaluate_cell(tmp_path, contestant, prompts) is None
     path = tmp_path / "tables" / prompts.id / "a-run.values.parquet"
@@ -140,7 +140,7 @@ def test_rows_of_the_question_next(task: TaskConfig, tmp_path: Path) -> None:
 
 
 def test_the_values_file_is_written_last(task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cell whose values file exists is therefore complete."""
+    """If it exists, the cell is complete."""
     written: list[str] = []
     monkeypatch.setattr(tables, "write", lambda name, *rest: written.append(name))
     empty: cells.Tables = {"values": [], "errors": [], "costs": []}
@@ -148,7 +148,7 @@ def test_the_values_file_is_written_last(task: TaskConfig, tmp_path: Path, monke
     assert sorted(written[:-1]) == ["costs", "errors"] and written[-1] == "values"
 
 
-def test_a_table_with_a_failed_row_is_written_and_its_cell_is_not_done(task: TaskConfig, tmp_path: Path) -> None:
+def test_a_cell_with_a_failed_row_is_written_but_not_done(task: TaskConfig, tmp_path: Path) -> None:
     contestant, prompts = make_contestant(), PromptSet(task, "smoke")
     row = cells.shared_columns(contestant, prompts, "next") | {"metric": "squared_error", "n_context": 1}
     rows = [row | {"value": 1.0}, row | {"n_context": 2, "status": "failed", "reason": "out of luck"}]
@@ -184,7 +184,7 @@ def test_the_row_of_a_failed_cell_has_a_reason_and_no_value(task: TaskConfig, tm
     assert "cell" not in tables.metadata(path) and tables.metadata(path)["library.torch"] == "2"
 
 
-def test_a_cell_belongs_to_one_contestant_and_one_prompt_set(task: TaskConfig, tmp_path: Path) -> None:
+def test_a_cell_is_done_only_for_its_contestant_and_prompt_set(task: TaskConfig, tmp_path: Path) -> None:
     prompts, other = PromptSet(task, "smoke"), PromptSet(task, "smoke", seed=1)
     evaluate_cell(tmp_path, make_contestant(), prompts)
     assert cells.is_done(tmp_path, make_contestant(), prompts)
@@ -234,7 +234,7 @@ def test_costs_are_written_unless_the_distribution_is_shifted(
         }
 
 
-def test_rows_of_the_question_targets_and_of_the_gap_to_the_oracle(related: PromptSet, tmp_path: Path) -> None:
+def test_an_evaluation_of_the_question_targets_writes_all_columns_and_gaps(related: PromptSet, tmp_path: Path) -> None:
     for contestant in (
         make_contestant(),
         make_contestant(name="bayes", run="bayes", kind="oracle", seed=None, variant=None),
@@ -275,7 +275,7 @@ def test_episodes_are_moved_to_the_device_of_the_contestant(
         devices.clear()
 
 
-def test_an_oracle_is_given_the_truth_when_its_costs_are_measured(task: TaskConfig) -> None:
+def test_an_oracle_gets_the_truth_when_its_costs_are_measured(task: TaskConfig) -> None:
     class Informed(Half):
         def informed(self, truth):
             assert truth["weights"].shape == (2, 3)
@@ -337,7 +337,7 @@ def test_the_chance_level_is_written_as_a_row(tmp_path: Path) -> None:
     }
 
 
-def test_published_numbers_are_written_as_rows_of_values(task: TaskConfig, tmp_path: Path) -> None:
+def test_published_numbers_are_written_to_the_table_values(task: TaskConfig, tmp_path: Path) -> None:
     published_task = resolve_task("gp-mixture", "smoke")[0]
     evaluate.write_published(tmp_path, published_task)
     path = tmp_path / "tables" / "published" / "gp-mixture.values.parquet"
@@ -362,7 +362,7 @@ def test_published_numbers_are_written_as_rows_of_values(task: TaskConfig, tmp_p
     assert [file.name for file in path.parent.iterdir()] == [path.name], "a card without numbers has no file"
 
 
-def test_rows_of_the_table_examples(related: PromptSet, tmp_path: Path) -> None:
+def test_examples_are_written_with_all_columns(related: PromptSet, tmp_path: Path) -> None:
     evaluate_cell(tmp_path, make_contestant(), related)
     examples.write_prompts(tmp_path, related)
     folder = tmp_path / "tables" / related.id

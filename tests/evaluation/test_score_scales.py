@@ -1,4 +1,4 @@
-"""Contestants that score 0 and 1 if others are missing, failed, equal or not significantly better."""
+"""Which contestants score 0 and 1 if others are missing, failed, tied or not significantly better."""
 
 import shutil
 from pathlib import Path
@@ -14,7 +14,7 @@ NEXT = prompts("next", "point", baselines=["zero", "knn", "better"])
 
 
 def reasons(folder: Path, values: Rows) -> set[str]:
-    """The reasons in the score rows of a task with these baselines."""
+    """Return the reasons in the score rows that are computed from `values`."""
     baselines = [str(value["run"]) for value in values if value["kind"] == "baseline"]
     score_rows = scored(folder, prompts("next", "point", baselines=baselines), values)
     return set() if score_rows is None else set(score_rows["reason"])
@@ -24,7 +24,7 @@ def failed(row: dict[str, object]) -> dict[str, object]:
     return row | {"value": None, "low": None, "high": None, "status": "failed", "reason": "out of luck"}
 
 
-def test_without_other_baselines_or_oracles_there_are_no_scores(tmp_path: Path) -> None:
+def test_without_baselines_besides_zero_or_oracles_there_are_no_scores(tmp_path: Path) -> None:
     assert reasons(tmp_path, areas(zero=("baseline", 0.9), gpt2=("backbone", 0.2))) == set()
     assert reasons(tmp_path, areas(zero=("baseline", 0.0), knn=("baseline", 0.0))) == set(), "no error can be smaller"
 
@@ -59,7 +59,7 @@ def test_a_baseline_with_access_to_the_truth_does_not_score_one(tmp_path: Path) 
     assert reasons(tmp_path, [zero, knn, periodic_mean]) == {"squared_error: 1 is knn"}
 
 
-def test_scales_are_set_without_related_datasets_and_independent_of_the_order_of_rows(tmp_path: Path) -> None:
+def test_scales_are_set_without_related_datasets_and_do_not_depend_on_row_order(tmp_path: Path) -> None:
     error_values = {("zero", 0): 0.9, ("knn", 3): 0.1, ("knn", 0): 0.5, ("gpt2", 3): 0.3, ("gpt2", 0): 0.7}
     kinds = {"zero": "baseline", "knn": "baseline", "gpt2": "backbone"}
     rows = [row(run, kinds[run], "targets", "squared_error", v, n_related=n) for (run, n), v in error_values.items()]
@@ -80,8 +80,8 @@ def test_ties_between_baselines_or_oracles_are_broken_by_a_fixed_rule(tmp_path: 
     assert actual_reasons == {"squared_error: 1 is knn (the oracle equal is no better than zero)"}
 
 
-def test_contestants_of_packed_results_set_the_scales_too(tmp_path: Path) -> None:
-    """Packed rows of other prompt sets and packed scores do not count."""
+def test_contestants_in_packed_results_can_set_the_scale(tmp_path: Path) -> None:
+    """Packed scores, and packed rows on different prompt sets, have no effect."""
     zero, knn, better, other = areas(
         zero=("baseline", 0.9), knn=("baseline", 0.5), better=("baseline", 0.4), other=("baseline", 0.1)
     )
@@ -98,7 +98,7 @@ def test_contestants_of_packed_results_set_the_scales_too(tmp_path: Path) -> Non
 
 
 def likelihoods(oracle: float) -> tuple[Rows, Rows]:
-    """Rows of values and of errors. The zero predictor has an error of 1, and the oracle has the given
+    """Return rows of `values` and `errors`. The zero predictor has an error of 1, and the oracle has the given
     log-likelihood.
     """
     means = {("zero", "squared_error"): 1.0, ("bayes", "log_likelihood"): oracle, ("knn", "squared_error"): 0.5}
@@ -120,7 +120,7 @@ def likelihoods(oracle: float) -> tuple[Rows, Rows]:
     return values, errors
 
 
-def test_an_oracle_must_have_a_higher_likelihood_than_a_constant_to_score_one(tmp_path: Path) -> None:
+def test_an_oracle_scores_one_only_if_its_likelihood_is_higher_than_for_a_constant(tmp_path: Path) -> None:
     constant = -0.5 * float(np.log(2 * np.pi * np.e))
     prompt_set = prompts("targets", "gaussian", baselines=["zero", "knn"])
     score_rows = scored(tmp_path / "better", prompt_set, *likelihoods(constant + 1))
@@ -131,13 +131,13 @@ def test_an_oracle_must_have_a_higher_likelihood_than_a_constant_to_score_one(tm
 
 
 @pytest.mark.parametrize("missing", ["zero", "bayes"])
-def test_likelihoods_have_no_scores_without_the_errors_per_episode(missing: str, tmp_path: Path) -> None:
-    """Packed results may have fewer rows than an evaluation writes."""
+def test_likelihoods_have_no_scores_without_errors_per_episode(missing: str, tmp_path: Path) -> None:
+    """Packed results can have fewer rows than a new evaluation."""
     values, errors = likelihoods(0.0)
     assert scored(tmp_path, prompts("targets", "gaussian"), values, [e for e in errors if e["run"] != missing]) is None
 
 
-def test_packed_rows_of_another_run_of_the_same_name_do_not_count(tmp_path: Path) -> None:
+def test_packed_rows_of_a_different_run_with_the_same_name_have_no_effect(tmp_path: Path) -> None:
     zero, knn, gpt2 = areas(zero=("baseline", 0.9), knn=("baseline", 0.5), gpt2=("backbone", 0.3))
     pack = [gpt2 | {"variant": "old"}]
     tables.write("values", pack, tmp_path / "reference" / tables.packed_file_name("values", "task", "small"), {})
@@ -148,7 +148,7 @@ def test_packed_rows_of_another_run_of_the_same_name_do_not_count(tmp_path: Path
         assert score_rows is not None and set(score_rows.index.get_level_values("run")) == runs
 
 
-def test_errors_of_targets_are_scored_without_a_failed_oracle(tmp_path: Path) -> None:
+def test_a_failed_oracle_does_not_set_the_scale_of_squared_errors(tmp_path: Path) -> None:
     values = [
         row("zero", "baseline", "targets", "squared_error", 0.8, n_related=0),
         failed(row("bayes", "oracle", "targets", "squared_error", 0.1)),
@@ -160,12 +160,12 @@ def test_errors_of_targets_are_scored_without_a_failed_oracle(tmp_path: Path) ->
     }
 
 
-def test_predictions_of_labels_have_scores_only_in_tests(tmp_path: Path) -> None:
+def test_classification_has_scores_only_in_tests(tmp_path: Path) -> None:
     values = [row(name, "baseline", "targets", "squared_error", 0.8, n_related=0) for name in ("zero", "knn")]
     assert scored(tmp_path, prompts("targets", "categorical"), values) is None
 
 
-def test_rows_of_strata_do_not_count(tmp_path: Path) -> None:
+def test_rows_of_strata_do_not_set_the_scale(tmp_path: Path) -> None:
     values = accuracies(pixel_1nn=("baseline", 0.9), gpt2=("backbone", 0.7))
     stratum = values[0] | {"run": "stratum", "value": 1.0, "axis": "stratum:easy"}
     score_rows = scored_in_test(tmp_path, Evaluator(0.5), [*values, stratum])

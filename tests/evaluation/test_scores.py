@@ -1,4 +1,4 @@
-"""Normalised scores against NumPy on small tables: the contestants that score 0 and 1, and the episodes that count."""
+"""Normalised scores of small tables against NumPy: contestants that score 0 and 1, and the episodes used."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ Rows = list[dict[str, object]]
 def prompts(
     question: str, head: str, evaluator: str = "", baselines: Sequence[str] = BASELINES, **family_fields: Any
 ) -> Any:
-    """A prompt set with the properties that scores depend on."""
+    """Build a prompt set with the properties that scores depend on."""
     family = SimpleNamespace(**{"y_dim": 1, "normaliser": 1.0, **family_fields})
     task = SimpleNamespace(name="task", question=question, head=head, baselines=baselines)
     return create_autospec(
@@ -69,7 +69,7 @@ def row(
 
 
 def scored(folder: Path, prompt_set: Any, values: Rows, errors: Rows | None = None) -> pd.DataFrame | None:
-    """The scores computed from these tables, by run and number of related datasets."""
+    """Return the scores computed from these tables, by run and number of related datasets."""
     tables.write("values", values, folder / "tables" / "prompts" / "all.values.parquet", {})
     if errors:
         tables.write("errors", errors, folder / "tables" / "prompts" / "all.errors.parquet", {})
@@ -82,7 +82,7 @@ def areas(**values: tuple[str, float]) -> Rows:
     return [row(run.replace("_", "-"), kind, "next", "auc", value) for run, (kind, value) in values.items()]
 
 
-def test_the_zero_predictor_scores_0_the_oracle_1_and_intervals_are_scaled(tmp_path: Path) -> None:
+def test_the_zero_predictor_scores_0_the_oracle_scores_1_and_intervals_are_scaled(tmp_path: Path) -> None:
     values = areas(
         zero=("baseline", 0.9),
         ridge=("oracle", 0.1),
@@ -103,16 +103,16 @@ def test_the_zero_predictor_scores_0_the_oracle_1_and_intervals_are_scaled(tmp_p
 
 
 def curve(run: str, *errors: float, n_episodes: int = EPISODES) -> Rows:
-    """Rows of mean errors after 0, 1, 3, ... examples. The last row has fewer episodes."""
+    """Return rows of mean errors after 0, 1, 3, ... examples. The last row has fewer episodes."""
     sizes = [0, 1, 3, 4][: len(errors)]
     rows = [row(run, "baseline", "next", "squared_error", error) for error in errors]
     rows[-1]["n_episodes"] = n_episodes
     return [of_size | {"n_context": size} for of_size, size in zip(rows, sizes, strict=True)]
 
 
-def test_without_an_oracle_the_pointwise_minimum_of_the_task_baselines_scores_1(tmp_path: Path) -> None:
-    """The area is over the sizes at which all episodes are scored. A baseline that is not in the task card does not
-    count, and the reason counts the missing one."""
+def test_without_an_oracle_the_pointwise_minimum_over_the_baselines_of_the_task_scores_1(tmp_path: Path) -> None:
+    """The area covers the sizes at which all episodes are scored. A baseline that is not on the card is ignored, and
+    the reason gives the number of missing baselines."""
     heights = {"knn-3": (0.9, 0.5, 0.4), "pixel-1nn": (0.6, 0.7, 0.1), "plug-in": (0.0, 0.0, 0.0)}
     sizes = np.array([0.0, 1.0, 3.0])
     area_of = {run: float(np.trapezoid(height, sizes) / 3) for run, height in heights.items()}
@@ -146,7 +146,7 @@ def test_a_baseline_scores_1_only_if_it_is_significantly_better_than_zero(tmp_pa
 
 
 @pytest.mark.parametrize(("mean_image", "zero_error"), [(0.8, 0.8), (0.95, 0.9)])
-def test_the_better_of_zero_and_the_mean_image_scores_0_and_neither_scores_1(
+def test_the_better_of_zero_and_mean_image_scores_0_and_neither_scores_1(
     mean_image: float, zero_error: float, tmp_path: Path
 ) -> None:
     values = areas(
@@ -175,7 +175,7 @@ def test_old_scores_are_removed_if_contestants_cannot_be_compared(tmp_path: Path
     assert scored(tmp_path, prompt_set, areas(gpt2=("backbone", 0.2))) is None
 
 
-def test_failed_oracles_and_oracles_worse_than_zero_are_not_used_but_named(tmp_path: Path) -> None:
+def test_failed_oracles_and_oracles_worse_than_zero_are_named_but_do_not_score_1(tmp_path: Path) -> None:
     prompt_set = prompts("next", "point")
     worse = areas(zero=("baseline", 0.9), ridge=("oracle", 1.2), knn_3=("baseline", 0.5), gpt2=("backbone", 0.3))
     score_rows = scored(tmp_path / "best", prompt_set, worse)
@@ -193,7 +193,7 @@ def test_failed_oracles_and_oracles_worse_than_zero_are_not_used_but_named(tmp_p
     assert set(score_rows["reason"]) == {"squared_error: 1 is knn-3 (the oracle ridge failed)"}
 
 
-def test_an_oracle_better_than_zero_is_used_and_one_worse_than_zero_is_named(tmp_path: Path) -> None:
+def test_an_oracle_better_than_zero_scores_1_and_one_worse_than_zero_is_named(tmp_path: Path) -> None:
     values = areas(zero=("baseline", 0.9), claimed=("oracle", 1.2), bayes=("oracle", 0.1), gpt2=("backbone", 0.5))
     score_rows = scored(tmp_path, prompts("next", "point"), values)
     reason = "squared_error: 1 is bayes (the oracle claimed is no better than zero)"
@@ -202,7 +202,7 @@ def test_an_oracle_better_than_zero_is_used_and_one_worse_than_zero_is_named(tmp
 
 @pytest.fixture
 def likelihoods() -> tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]]:
-    """A task with two oracles. The oracle that has to infer the kernel predicts only the first half of the episodes."""
+    """Rows for two oracles. The one that must infer the kernel predicts only the first half of the episodes."""
     rng = np.random.default_rng(3)
     difficulty = rng.normal(size=EPISODES)
     n_episodes = {"given-kernel": EPISODES, "inferring": EPISODES // 2}
@@ -236,7 +236,7 @@ def likelihoods() -> tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]]:
     return values, errors, scores | squared
 
 
-def test_likelihoods_are_compared_on_the_episodes_of_the_oracle_that_has_to_infer(
+def test_likelihoods_are_scored_on_the_episodes_of_the_oracle_that_infers_the_kernel(
     likelihoods: tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]], tmp_path: Path
 ) -> None:
     values, errors, scores = likelihoods
@@ -245,7 +245,7 @@ def test_likelihoods_are_compared_on_the_episodes_of_the_oracle_that_has_to_infe
     half = {key: run_scores[: EPISODES // 2] for key, run_scores in scores.items()}
 
     def constant(key: tuple[str, int]) -> float:
-        """The mean log-density of a Gaussian whose variance equals the mean squared error."""
+        """Return the mean log-density of a Gaussian whose variance equals the mean squared error."""
         variance = 2.0 * half[key].mean()
         targets = np.sqrt(variance) * np.array([-1.0, 1.0])
         return float(norm(0, np.sqrt(variance)).logpdf(targets).mean())
@@ -277,7 +277,7 @@ def test_without_an_oracle_targets_are_scored_by_squared_error(tmp_path: Path) -
     assert score_rows["value"][("tnp", 2)] == pytest.approx(1.5)
 
 
-def test_in_tests_guessing_scores_0_and_the_best_possible_answer_1(tmp_path: Path) -> None:
+def test_in_tests_guessing_scores_0_and_the_best_possible_answer_scores_1(tmp_path: Path) -> None:
     tests = {
         "icl": Evaluator(0.5),
         "iwl": Evaluator(0.1, answer_source="weights"),
@@ -316,7 +316,7 @@ def scored_in_test(folder: Path, test: Evaluator, values: Rows) -> pd.DataFrame 
     return None if score_rows is None else score_rows.droplevel("n_related")
 
 
-def test_in_a_test_the_best_baseline_scores_1_rather_than_guessing_or_a_model(tmp_path: Path) -> None:
+def test_in_tests_the_best_baseline_scores_1_and_not_guessing_or_a_model(tmp_path: Path) -> None:
     values = accuracies(
         chance=("baseline", 0.99),
         plug_in=("baseline", 0.97),
@@ -340,7 +340,7 @@ def test_a_baseline_that_is_not_significantly_better_than_guessing_does_not_scor
     assert score_rows["value"]["gpt2"] == pytest.approx(0.5)
 
 
-def test_a_test_of_in_context_learning_needs_a_baseline_and_a_test_of_in_weight_learning_does_not(
+def test_only_tests_of_in_context_learning_require_a_baseline_to_score_1(
     tmp_path: Path,
 ) -> None:
     values = accuracies(chance=("baseline", 0.5), gpt2=("backbone", 0.75))
@@ -354,8 +354,8 @@ def test_a_test_of_in_context_learning_needs_a_baseline_and_a_test_of_in_weight_
 def test_point_predictions_are_scored_as_gaussians_with_constant_variance(
     likelihoods: tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]], tmp_path: Path
 ) -> None:
-    """For two outputs, the log-density is twice that for half the squared error. The ends of the interval are
-    swapped.
+    """For two outputs, the log-density is twice the log-density of one output with half the squared error. A high error
+    is a low likelihood, so the ends of the interval are swapped.
     """
     values, errors, scores = likelihoods
     one_oracle = [[one for one in rows if one["run"] != "inferring"] for rows in (values, errors)]
@@ -377,7 +377,7 @@ def test_point_predictions_are_scored_as_gaussians_with_constant_variance(
     )
 
 
-def test_contestants_without_some_of_the_common_episodes_have_no_score(
+def test_contestants_that_lack_some_common_episodes_have_no_score(
     likelihoods: tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]], tmp_path: Path
 ) -> None:
     values, errors, _ = likelihoods

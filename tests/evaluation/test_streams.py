@@ -1,4 +1,4 @@
-"""Tables and scores of token streams: one row per position, and one for the mean over the scored positions."""
+"""Tables and scores of token streams: a row per position, and a row for the mean over scored positions."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     return tables.read_all("values", results / "tables")
 
 
-def test_the_mean_over_scored_positions_has_no_context_size(values: pd.DataFrame) -> None:
+def test_rows_without_a_context_size_are_means_over_scored_positions(values: pd.DataFrame) -> None:
     prompts = prompts_of("recall")
     scored = prompts.episodes.scored.numpy()
     (bigram,) = baselines(prompts, ["bigram"])
@@ -49,7 +49,7 @@ def test_the_mean_over_scored_positions_has_no_context_size(values: pd.DataFrame
     assert sorted(positions) == np.flatnonzero(scored.any(0)).tolist()
 
 
-def test_equal_probabilities_score_0_and_the_dictionary_scores_1(values: pd.DataFrame) -> None:
+def test_uniform_probabilities_score_0_and_the_dictionary_scores_1(values: pd.DataFrame) -> None:
     rows = values[values["metric"].eq("score")].set_index("run")["value"]
     assert rows["uniform"] == 0 and rows["oracle-recall"] == pytest.approx(1, abs=1e-9)
     assert 0 < rows["bigram"] < 1
@@ -58,7 +58,7 @@ def test_equal_probabilities_score_0_and_the_dictionary_scores_1(values: pd.Data
     assert set(values.loc[values["metric"].eq("score"), "score_of"]) == {"cross_entropy"}
 
 
-def test_distances_equal_those_of_scipy_and_a_solution_has_distance_0_from_itself() -> None:
+def test_distances_equal_scipy_and_a_solution_has_distance_0_from_itself() -> None:
     from scipy.stats import entropy
 
     prompts = prompts_of("markov")
@@ -71,7 +71,7 @@ def test_distances_equal_those_of_scipy_and_a_solution_has_distance_0_from_itsel
     np.testing.assert_allclose(distances["unigram"], entropy(p, q, axis=-1).mean(1), rtol=1e-10)
 
 
-def test_distances_are_means_over_scored_positions_only() -> None:
+def test_distances_are_averaged_over_scored_positions_only() -> None:
     prompts = prompts_of("recall")
     (uniform,) = baselines(prompts, ["uniform"])
     distances = Solutions(prompts, ["oracle-recall"]).distances(uniform.predictor)
@@ -79,12 +79,12 @@ def test_distances_are_means_over_scored_positions_only() -> None:
     np.testing.assert_allclose(distances["oracle-recall"], np.log(257), rtol=1e-6)
 
 
-def test_solutions_require_predicted_distributions_of_tokens() -> None:
+def test_solutions_require_a_family_of_token_streams() -> None:
     with refused("not-applicable", "solutions"):
         Solutions(prompts_of("linear-system"), ["last-value"])
 
 
-def test_training_measures_distances_without_changing_the_weights(tmp_path: Path) -> None:
+def test_measuring_distances_during_training_does_not_change_the_weights(tmp_path: Path) -> None:
     run = create(tmp_path, resolve_run("markov", "gru", "smoke", 0, ["train.steps=4", "train.evaluate_every=2"]), "on")
     train(run, monitor=Monitor)
     silent = create(tmp_path, resolve_run("markov", "gru", "smoke", 0, ["train.steps=4"]), "off")
@@ -101,7 +101,7 @@ def test_training_measures_distances_without_changing_the_weights(tmp_path: Path
 
 
 def test_only_leaderboards_of_token_streams_list_accuracies(values: pd.DataFrame) -> None:
-    """Event sequences also have accuracies (of marks), but no cross-entropy."""
+    """Event sequences also have accuracies (of marks), but no cross-entropies."""
     columns, rows = board(values)
     assert {"accuracy", "score"} <= set(columns)
     assert all(len(row) == len(columns) for row in rows)

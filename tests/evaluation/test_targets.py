@@ -1,4 +1,4 @@
-"""The question `targets` against explicit loops: scores, means over subsets, gaps and examples."""
+"""The question `targets`: scores, means over subsets, gaps and examples against explicit loops."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +46,7 @@ def model() -> ICICLTNP:
 
 
 class Prior(Predictor):
-    """Predicts a standard normal distribution. As an oracle, it uses no information."""
+    """Predicts a standard normal distribution."""
 
     heads = ("gaussian",)
 
@@ -70,11 +70,11 @@ def contestant(predictor: Predictor, name: str, kind: str = "backbone", **option
     )
 
 
-def test_every_episode_of_a_prompt_set_has_all_related_datasets(prompts):
+def test_every_prompt_has_the_maximum_number_of_related_datasets(prompts):
     assert prompts.episodes.related.mask.any(-1).all()
 
 
-def test_scores_of_a_batch_equal_those_of_single_episodes(prompts, model):
+def test_scores_of_a_batch_equal_scores_of_single_episodes(prompts, model):
     all_scores = scoring.target_scores(model, prompts)
     assert all_scores.n_related == (0, 1, 2)
     for b in (0, 7, 19):
@@ -90,7 +90,7 @@ def test_scores_of_a_batch_equal_those_of_single_episodes(prompts, model):
 
 
 class Lengthscale(Oracle):
-    """Predicts the length scale of the episode, which is part of the truth."""
+    """Predicts the true lengthscale of the episode."""
 
     heads = ("gaussian",)
 
@@ -105,7 +105,7 @@ class Lengthscale(Oracle):
         return Gaussian(mean, torch.ones_like(mean))
 
 
-def test_an_oracle_is_given_the_truth_of_each_episode(prompts):
+def test_an_oracle_gets_the_truth_of_each_episode(prompts):
     queries, scales = prompts.episodes.queries, prompts.episodes.truth["lengthscale"]
     expected = [((y[mask] - scale) ** 2).mean() for y, mask, scale in zip(queries.y, queries.mask, scales, strict=True)]
     actual = scoring.target_scores(Lengthscale(), prompts).scores["squared_error"][:, 0]
@@ -118,7 +118,7 @@ def test_an_oracle_is_given_the_truth_of_each_episode(prompts):
     )
 
 
-def test_accuracy_within_choices_needs_choices():
+def test_only_labels_with_choices_have_an_accuracy_within_choices():
     labels, y = Categorical(torch.tensor([[[0.0, 1.0, 2.0]]])), torch.tensor([[1]])
     assert "accuracy_within_choices" not in labels.scores_within(y, None)
     scores = labels.scores_within(y, torch.tensor([[True, True, False]]))
@@ -153,7 +153,7 @@ def test_only_squared_errors_are_divided_by_the_normaliser(prompts, tmp_path: Pa
     assert set(values["evaluator"]) == {"targets"} and set(values["status"]) == {"ok"}
 
 
-def test_summaries_of_the_question_targets_are_gaps_scores_and_example_points(prompts, model, tmp_path: Path):
+def test_summaries_for_targets_have_gaps_scores_and_points_of_examples(prompts, model, tmp_path: Path):
     """The chance level is written only for the tests of a family."""
     with_oracle = PromptSet(prompts.task.model_copy(update={"oracles": ["prophet"]}), "smoke")
     zero = contestant(ESTIMATORS.get("zero")(), "zero", "baseline")
@@ -168,7 +168,7 @@ def test_summaries_of_the_question_targets_are_gaps_scores_and_example_points(pr
     assert (folder / "prompts.examples.parquet").exists()
 
 
-def test_summaries_of_the_question_next_are_scores(card_path: Path, tmp_path: Path):
+def test_summaries_for_next_have_only_scores(card_path: Path, tmp_path: Path):
     next_prompts = PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke")
     for name in ("zero", "least-squares"):
         kind = "baseline" if name == "zero" else "oracle"
@@ -179,7 +179,7 @@ def test_summaries_of_the_question_next_are_scores(card_path: Path, tmp_path: Pa
     assert not (folder / "prompts.examples.parquet").exists()
 
 
-def test_scores_do_not_depend_on_the_size_of_blocks(prompts, model, monkeypatch):
+def test_scores_do_not_depend_on_the_block_size(prompts, model, monkeypatch):
     expected = scoring.target_scores(model, prompts)
     monkeypatch.setattr(scoring, "_POINTS_PER_PASS", 100)
     for metric, scores in scoring.target_scores(model, prompts).scores.items():
@@ -200,7 +200,7 @@ def test_a_block_has_as_many_episodes_as_fit_and_at_least_one(prompts, monkeypat
 
 
 class TargetCount(Prior):
-    """Predicts the number of targets of the call."""
+    """Predicts the number of targets in the call."""
 
     joint = "exchangeable"
 
@@ -258,7 +258,7 @@ def test_a_contestant_with_a_limited_number_of_episodes_is_evaluated_on_the_firs
 
 
 class Short(Prior):
-    """Allows contexts of at most four points."""
+    """Supports contexts of at most four points."""
 
     longest = 5
 
@@ -267,8 +267,8 @@ class Short(Prior):
         return super().predict_targets(context, x_target, related)
 
 
-def test_subsets_with_too_long_contexts_have_skipped_rows(prompts, tmp_path: Path):
-    """The bin of up to four points has the values of a predictor without a limit, and the cell is done."""
+def test_means_over_too_long_contexts_are_skipped(prompts, tmp_path: Path):
+    """The bin of up to four points has the same values as without the limit, and the cell is done."""
     for predictor in (Short(), Prior()):
         assert evaluate_cell(tmp_path, contestant(predictor, type(predictor).__name__), prompts) is None
     values = tables.read_all("values", tmp_path)
@@ -319,7 +319,7 @@ class Functions(Predictor):
         )
 
 
-def test_joint_scores_and_their_gaps_use_the_joint_density_of_all_targets_of_an_episode(prompts, tmp_path: Path):
+def test_joint_scores_and_gaps_use_the_joint_density_of_all_targets_of_an_episode(prompts, tmp_path: Path):
     task = prompts.task.model_copy(update={"oracles": ["functions"]})
     with_oracle = PromptSet(task, "smoke")
     evaluate_cell(tmp_path, contestant(Functions(), "functions", "oracle"), with_oracle)
@@ -360,8 +360,8 @@ def test_examples_have_joint_samples_of_the_first_episode(prompts, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_all_gaps_are_means_over_the_episodes_that_all_oracles_predicted(prompts, model, tmp_path: Path):
-    """Otherwise the gaps in one table would be means over different episodes."""
+def test_gaps_are_averaged_over_the_episodes_that_all_oracles_predicted(prompts, model, tmp_path: Path):
+    """Otherwise, the gaps in a table would be means over different episodes."""
     with_oracles = PromptSet(prompts.task.model_copy(update={"oracles": ["prophet", "second"]}), "smoke")
     evaluate_cell(tmp_path, contestant(Prophet(), "prophet", "oracle"), with_oracles)
     evaluate_cell(tmp_path, contestant(Prior(), "second", "oracle", episodes=7), with_oracles)
@@ -402,7 +402,7 @@ def test_scores_are_adjusted_for_the_ceiling_of_the_task(prompts, model, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("max_related", [1, 2])
-def test_an_oracle_that_uses_related_datasets_is_compared_at_the_same_number_of_them(
+def test_contestant_and_oracle_are_compared_at_the_same_number_of_related_datasets(
     model, tmp_path: Path, max_related: int
 ):
     config = resolve_task("gp-mixture", "smoke", SMALL | {"max_related": max_related})[0]
@@ -427,8 +427,8 @@ def test_an_oracle_that_uses_related_datasets_is_compared_at_the_same_number_of_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["tnp", "aaa"])  # sorted after "summary", and before it
-def test_gaps_and_scores_copy_the_columns_of_the_contestant(prompts, model, tmp_path: Path, name: str):
+@pytest.mark.parametrize("name", ["tnp", "aaa"])  # one sorts after "summary", the other before it
+def test_rows_of_gaps_and_scores_have_the_columns_of_their_contestant(prompts, model, tmp_path: Path, name: str):
     for one in (contestant(model, name, trained_on="elsewhere"), *baselines(prompts, ["oracle-kernel", "zero"])):
         evaluate_cell(tmp_path, one, prompts)
     summarise(tmp_path, prompts)
@@ -444,7 +444,7 @@ def test_a_task_without_an_oracle_has_no_gaps(prompts, model, tmp_path: Path):
     assert not list(tmp_path.rglob("gaps*"))
 
 
-def test_examples_have_the_points_and_the_predictions(prompts, model, tmp_path: Path):
+def test_examples_contain_points_and_predictions(prompts, model, tmp_path: Path):
     evaluate_cell(tmp_path, contestant(model, "model"), prompts)
     examples.write_prompts(tmp_path, prompts)
     path = tmp_path / "tables" / prompts.id / "prompts.examples.parquet"
@@ -493,7 +493,7 @@ class Broken(Counter):
         return Gaussian(answer.mean, std)
 
 
-def test_only_means_that_include_scores_that_are_not_finite_fail(tmp_path: Path):
+def test_only_means_over_nonfinite_scores_fail(tmp_path: Path):
     prompts = PromptSet(resolve_task("gp-mixture", "smoke", SMALL)[0], "smoke")
     assert evaluate_cell(tmp_path, contestant(Counter(), "sound"), prompts) is None
     broken = contestant(Broken(), "broken")
@@ -518,7 +518,7 @@ def test_only_means_that_include_scores_that_are_not_finite_fail(tmp_path: Path)
     assert lines["[bold]broken[/bold]"] == [*lines["[bold]sound[/bold]"][:2], "failed", "failed"]
 
 
-def test_examples_have_the_number_of_related_datasets():
+def test_examples_are_predicted_with_zero_one_and_all_related_datasets():
     prompts = PromptSet(resolve_task("gp-mixture", "smoke", SMALL | {"max_related": 3})[0], "smoke")
     rows = examples.prediction_rows(contestant(Counter(), "counter"), prompts).query("role == 'predicted'")
     assert (rows["value"] == rows["n_related"]).all()
@@ -528,7 +528,7 @@ def test_examples_have_the_number_of_related_datasets():
 
 
 @pytest.mark.parametrize("kind", [Point, Gaussian, Mixture])
-def test_the_band_of_an_example_is_the_interval_of_the_prediction(prompts, kind):
+def test_the_band_of_an_example_is_the_predicted_90_percent_interval(prompts, kind):
     """The 5 % quantile of an equal mixture of N(0, 1) and N(4, 1) is about the 10 % quantile of N(0, 1)."""
 
     class Answer(Predictor):
@@ -551,7 +551,7 @@ def test_the_band_of_an_example_is_the_interval_of_the_prediction(prompts, kind)
 
 
 @pytest.mark.parametrize("inputs", [1, 2, 3])
-def test_examples_have_the_first_two_coordinates_of_all_valid_points(inputs: int):
+def test_examples_contain_the_first_two_coordinates_of_all_valid_points(inputs: int):
     x, y = torch.arange(12.0).reshape(2, 2, 3)[..., :inputs], torch.tensor([[[1.0, 2.0], [3, 4]], [[5, 6], [7, 8]]])
     columns = dict.fromkeys(("run", "task", "contestant", "kind", "preset", "shift", "prompt_set", "version"), "a")
     rows = examples._rows(columns | {"role": "context"}, x, y, torch.tensor([[True, True], [False, True]]))
@@ -569,7 +569,7 @@ def test_examples_have_the_first_two_coordinates_of_all_valid_points(inputs: int
 
 
 @pytest.mark.parametrize("answer", [float("nan"), float("inf")])
-def test_a_prediction_that_is_not_finite_fails_the_cell(prompts, tmp_path: Path, answer):
+def test_a_nonfinite_prediction_fails_the_cell(prompts, tmp_path: Path, answer):
     class Broken(Prior):
         def predict_targets(self, context, x_target, related=None):
             mean = torch.zeros_like(x_target)
@@ -585,7 +585,7 @@ def test_a_prediction_that_is_not_finite_fails_the_cell(prompts, tmp_path: Path,
 
 
 @pytest.mark.parametrize("table", ["examples", "errors"])
-def test_a_cell_without_one_of_its_files_is_not_done(prompts, model, tmp_path: Path, table: str):
+def test_a_cell_with_a_missing_file_is_not_done(prompts, model, tmp_path: Path, table: str):
     one = contestant(model, "model")
     evaluate_cell(tmp_path, one, prompts)
     assert cells.is_done(tmp_path, one, prompts)
@@ -606,7 +606,7 @@ def test_a_failed_cell_has_one_failed_row_with_its_question(prompts, tmp_path: P
 
 
 @pytest.mark.parametrize(("task", "metric"), [("bursty", "accuracy"), ("linear", "squared_error")])
-def test_the_metric_of_a_failed_cell_is_the_headline_metric_of_its_task(task: str, metric: str, tmp_path: Path):
+def test_a_failed_cell_has_the_headline_metric_of_its_task(task: str, metric: str, tmp_path: Path):
     prompts = PromptSet(resolve_task(task, "smoke")[0], "smoke")
     assert prompts.headline == metric
 
@@ -619,12 +619,12 @@ def test_the_metric_of_a_failed_cell_is_the_headline_metric_of_its_task(task: st
     assert tables.read_all("values", tmp_path)["metric"].tolist() == [metric]
 
 
-def test_removing_points_is_refused_by_a_predictor_that_does_not_support_it(prompts):
+def test_a_predictor_that_does_not_support_removing_points_refuses_it(prompts):
     with refused("not-applicable", "Prior"):
         Prior().remove(None, prompts.episodes.context)
 
 
-def test_means_are_over_scored_targets_only():
+def test_scores_are_averaged_over_scored_targets_only():
     scores = torch.tensor([[1.0, 7.0, 3.0], [float("nan"), 5.0, 2.0]])
     scored = torch.tensor([[True, False, True], [False, True, False]])
     assert scoring._mean(scores, scored).tolist() == [2.0, 5.0]

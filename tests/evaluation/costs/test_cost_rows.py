@@ -1,4 +1,4 @@
-"""Cost rows: columns, medians over repetitions, and what each phase runs."""
+"""Cost rows: columns, medians over repetitions, and the code that each phase runs."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -95,7 +95,7 @@ def test_cost_rows_have_all_columns(task: TaskConfig, tmp_path: Path, monkeypatc
 def test_values_are_medians_of_as_many_repetitions_as_fit_into_the_time_limit(
     first: float, repeats: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Times are measured three to twenty times, and memory three times."""
+    """Time is measured three to twenty times, and memory three times."""
     seconds, peaks = [first, *map(float, range(1, 30))], [40, 10, 20]
     monkeypatch.setattr(costs, "_MAX_REPEATS", 20)
     monkeypatch.setattr(costs, "seconds_of", lambda work, device: seconds.pop(0))
@@ -106,14 +106,14 @@ def test_values_are_medians_of_as_many_repetitions_as_fit_into_the_time_limit(
 
 
 @pytest.mark.parametrize("peak", [0, None])
-def test_an_unknown_peak_or_a_peak_of_0_gives_no_memory_row(peak: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_peak_of_0_or_an_unknown_peak_gives_no_row(peak: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     fix_measurements(monkeypatch, peak=peak)
     measured_costs = list(costs._measure_repeatedly(costs._Work("train_step", 8, None, None, lambda: None), "cpu", 1.0))
     assert measured_costs == [Cost("train_step", "seconds", 0.5, 8)], "the cost of a training step is that of a batch"
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_the_measured_training_step_calls_the_code_of_training(
+def test_the_measured_training_step_uses_the_code_of_training(
     task: TaskConfig, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The step updates a copy of the backbone at progress 0.5, with optimiser, clipping and optional compilation."""
@@ -149,14 +149,14 @@ def test_flops_are_counted_on_the_cpu(task: TaskConfig) -> None:
 
 
 class NumPyMean(Predictor):
-    """Predicts the mean of the outputs, computed in NumPy."""
+    """Predicts the mean of the outputs, computed by NumPy."""
 
     def predict_targets(self, context, x_target, related=None):
         mean = torch.from_numpy(context.y.numpy().mean(1, keepdims=True))
         return Point(mean.expand(-1, x_target.shape[1], -1))
 
 
-def test_a_phase_whose_flops_cannot_be_counted_has_one_message_for_all_sizes(task: TaskConfig) -> None:
+def test_a_phase_whose_flops_cannot_be_counted_gives_one_message_for_all_sizes(task: TaskConfig) -> None:
     mean = PredictorContestant("mean", "mean", "baseline", "", predictor=NumPyMean())
     counts, reasons = count_costs(mean, task.build(), task, None, CostSizes([3, 5], episodes=4))
     assert {cost.phase for cost in counts} == {"condition", "update"}
@@ -164,7 +164,7 @@ def test_a_phase_whose_flops_cannot_be_counted_has_one_message_for_all_sizes(tas
     assert "query" in reason and "NumPy" in reason
 
 
-def test_measured_phases_use_the_points_of_the_sampled_episodes(task: TaskConfig) -> None:
+def test_phases_are_measured_on_points_of_sampled_episodes(task: TaskConfig) -> None:
     gpt2, family = contestant("gpt2", heads=2), task.build()
     state, works, messages = costs._answering_setup(gpt2, family, 5, CostSizes([5], episodes=4))
     phases = {work.phase: work.call for work in works}
@@ -179,7 +179,7 @@ def test_measured_phases_use_the_points_of_the_sampled_episodes(task: TaskConfig
     assert count_flops(phases["condition"]) > count_flops(phases["update"])
 
 
-def test_episodes_with_separate_targets_have_the_given_number_of_context_points() -> None:
+def test_sampled_episodes_have_the_given_number_of_context_points_and_related_datasets() -> None:
     related = {"points": 12, "targets": 5, "max_related": 2, "related_points": [4, 9]}
     family = resolve_task("gp-mixture", "smoke", related)[0].build()
     episodes = costs._episodes(family, 3, 7)

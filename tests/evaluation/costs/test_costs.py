@@ -1,4 +1,4 @@
-"""Costs: exact counts, plausible measurements, and updates of cost files by a second measurement."""
+"""Costs: exact counts, plausible measurements, and a second measurement with the same cost file."""
 
 import subprocess
 import sys
@@ -48,8 +48,9 @@ def rows_of(path: Path) -> dict[tuple[str, str, int | None], float]:
 
 
 def test_parameters_and_states_are_counted_exactly(task: TaskConfig, tmp_path: Path) -> None:
-    """For each of 2 n tokens, the state of GPT-2 holds a key and a value of the model's width per layer, and a mask
-    byte. The state of Mamba holds a convolution tail and a recurrent state per layer, and does not depend on n.
+    """For each of 2 n tokens, the state of GPT-2 holds a mask byte, and a key and a value of the model's width per
+    layer. The state of Mamba holds the last inputs of the convolution and a recurrent state per layer, and does not
+    depend on n.
     """
     gpt2, mamba = contestant("gpt2", heads=2), contestant("mamba", state=4)
     for model, expected in (
@@ -64,7 +65,7 @@ def test_parameters_and_states_are_counted_exactly(task: TaskConfig, tmp_path: P
             assert rows["condition", "state_bytes", n] == size
 
 
-def test_all_phases_are_timed_and_list_their_number_of_episodes(task: TaskConfig, tmp_path: Path) -> None:
+def test_all_phases_are_timed_with_their_number_of_episodes(task: TaskConfig, tmp_path: Path) -> None:
     settings = TrainSettings(steps=1, batch=8)
     path, _, _ = measure_costs(
         Context(tmp_path), contestant("gpt2", heads=2), task, "smoke", CostSizes([5], episodes=EPISODES), train=settings
@@ -80,13 +81,13 @@ def test_all_phases_are_timed_and_list_their_number_of_episodes(task: TaskConfig
     assert set(table["threads"]) == {torch.get_num_threads()}
 
 
-def test_flops_of_training_steps_are_per_batch_and_others_per_episode(task: TaskConfig, tmp_path: Path) -> None:
-    """Repeated measurements give equal FLOPs. The FLOPs of a training run include the steps of its branches."""
+def test_flops_are_counted_per_batch_in_training_and_per_episode_otherwise(task: TaskConfig, tmp_path: Path) -> None:
+    """Repeated measurements agree. The FLOPs of a training run include the steps of its branches."""
     flops = []
     branched = {
         "schedule": "warmup-stable-decay",
         "branches": [0.25, 0.5],
-    }  # 2 more steps for the branch at 10, 4 for that at 20
+    }  # two more steps for the branch at 10, and four for the branch at 20
     for batch, episodes in ((8, 4), (8, 4), (16, 8)):
         settings = TrainSettings(steps=40, batch=batch, **branched)
         model = contestant("gpt2", heads=2)
@@ -106,7 +107,7 @@ def test_flops_of_training_steps_are_per_batch_and_others_per_episode(task: Task
         assert many[phase] == pytest.approx(few[phase], rel=0.01)
 
 
-def test_work_outside_torch_has_a_message_instead_of_flops(task: TaskConfig, tmp_path: Path) -> None:
+def test_work_outside_torch_gives_a_message_instead_of_flops(task: TaskConfig, tmp_path: Path) -> None:
     cls = ESTIMATORS.get("decision_tree")
     tree = PredictorContestant("decision-tree-2", "decision-tree-2", "baseline", "", predictor=cls())
     path, lines, _ = measure_costs(Context(tmp_path), tree, task, "smoke", CostSizes([5], episodes=EPISODES))
@@ -124,7 +125,7 @@ def test_measuring_a_training_step_does_not_change_the_model(task: TaskConfig, t
     assert not model.predictor.training
 
 
-def test_sizes_that_the_model_does_not_allow_are_left_out_with_a_message(task: TaskConfig, tmp_path: Path) -> None:
+def test_sizes_that_the_model_does_not_support_are_skipped_with_a_message(task: TaskConfig, tmp_path: Path) -> None:
     model_with_positions = contestant("gpt2", heads=2, positions="learned")
     path, lines, _ = measure_costs(
         Context(tmp_path), model_with_positions, task, "smoke", CostSizes([8, 9], episodes=EPISODES)
@@ -134,8 +135,8 @@ def test_sizes_that_the_model_does_not_allow_are_left_out_with_a_message(task: T
     assert all(name in line for name in ("'run-of-gpt2'", "9 points", "8 examples"))
 
 
-def test_several_queries_or_updates_at_once_have_separate_rows(task: TaskConfig, tmp_path: Path) -> None:
-    """Six queries of one state need six times the FLOPs of one query, and so do six updates of a recurrent state."""
+def test_several_simultaneous_queries_or_updates_have_separate_rows(task: TaskConfig, tmp_path: Path) -> None:
+    """Six queries of a state need six times the FLOPs of one query. The same holds for updates of a recurrent state."""
     for model, phase in ((contestant("gpt2", heads=2), "query"), (contestant("mamba", state=4), "update")):
         numbers = {"queries": [6, 1]} if phase == "query" else {"updates": [6, 6]}
         path, lines, _ = measure_costs(
@@ -150,7 +151,7 @@ def test_several_queries_or_updates_at_once_have_separate_rows(task: TaskConfig,
         assert flops_of_six == pytest.approx(6 * flops_of_one, rel=0.1)
 
 
-def test_updates_that_the_model_does_not_allow_are_left_out_with_a_message(task: TaskConfig, tmp_path: Path) -> None:
+def test_updates_that_the_model_does_not_support_are_skipped_with_a_message(task: TaskConfig, tmp_path: Path) -> None:
     model_with_positions = contestant("gpt2", heads=2, positions="learned")
     path, lines, _ = measure_costs(
         Context(tmp_path), model_with_positions, task, "smoke", CostSizes([5], [7], [2, 4], EPISODES)
@@ -171,13 +172,13 @@ def test_a_baseline_has_a_state_and_no_parameters(task: TaskConfig, tmp_path: Pa
 
 
 def seconds_of_queries(path: Path) -> dict[tuple[int, int], float]:
-    """The seconds of the query phase, by number of points and number of episodes."""
+    """Return the seconds of the query phase by number of points and number of episodes."""
     table = tables.read("costs", path)
     rows = table[(table["phase"] == "query") & (table["metric"] == "seconds")]
     return {(n, b): value * b for n, b, value in zip(rows["n_points"], rows["n_episodes"], rows["value"], strict=True)}
 
 
-def test_a_second_measurement_replaces_only_rows_of_the_same_sizes(
+def test_a_second_measurement_replaces_only_rows_with_the_same_sizes(
     task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = contestant("gpt2", heads=2)
@@ -195,7 +196,7 @@ def test_a_second_measurement_replaces_only_rows_of_the_same_sizes(
     assert len(tables.read("costs", path)) == len(tables.read_all("costs", tmp_path)), "the table has no duplicate rows"
 
 
-def test_rows_of_other_settings_or_another_task_are_removed_with_a_message(task: TaskConfig, tmp_path: Path) -> None:
+def test_rows_with_outdated_settings_or_task_are_removed_with_a_message(task: TaskConfig, tmp_path: Path) -> None:
     model = replace(contestant("gpt2", heads=2), variant="as trained")
     wider = task.model_copy(update={"parameters": task.parameters | {"dim": 4}})
     zero = PredictorContestant("zero", "zero", "baseline", "", predictor=ESTIMATORS.get("zero")())
@@ -207,7 +208,7 @@ def test_rows_of_other_settings_or_another_task_are_removed_with_a_message(task:
         assert {n for _, _, n in rows_of(path)} - {None} == {3}
 
 
-def test_costs_do_not_depend_on_weights(task: TaskConfig, tmp_path: Path) -> None:
+def test_costs_do_not_depend_on_the_weights(task: TaskConfig, tmp_path: Path) -> None:
     before = replace(contestant("gpt2", heads=2), variant="as trained", identity="weights")
     after = replace(before, identity="other weights")
     measure_costs(Context(tmp_path), before, task, "smoke", CostSizes([5], episodes=EPISODES))
@@ -218,9 +219,9 @@ def test_costs_do_not_depend_on_weights(task: TaskConfig, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel reports no peak")
-def test_memory_that_the_allocator_reuses_counts_in_each_measurement() -> None:
-    """The blocks are small enough for the heap, and each measurement allocates and frees them. The test starts a new
-    process, because a process that has done other work may not return all of its heap.
+def test_memory_that_the_allocator_reuses_is_counted_in_each_measurement() -> None:
+    """Each measurement allocates and frees blocks that are small enough for the heap. The test uses a new process,
+    because a process that has done other work may not return its complete heap.
     """
     work = "kept = [torch.ones(16_384) for _ in range(320)]; del kept"
     lines = [
@@ -234,8 +235,8 @@ def test_memory_that_the_allocator_reuses_counts_in_each_measurement() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel reports no peak")
-def test_a_training_step_needs_memory_in_proportion_to_its_batch(task: TaskConfig) -> None:
-    """The batches are so large that partly used pages do not matter."""
+def test_memory_of_a_training_step_is_proportional_to_the_batch_size(task: TaskConfig) -> None:
+    """The batches are large enough to make partly used pages negligible."""
     longer = task.model_copy(update={"points": 29})
     few, many = (call_in_new_process(bytes_of_training_step, longer, batch) for batch in (256, 1024))
     assert 3 < many / few < 4.5

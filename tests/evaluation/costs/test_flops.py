@@ -1,4 +1,4 @@
-"""Counted FLOPs against explicit counts for each operation, and against the rule of Kaplan et al. for GPT-2."""
+"""Counted FLOPs against explicit counts for each operation, and against Kaplan et al. for GPT-2."""
 
 import math
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def run_backward(output: torch.Tensor) -> None:
 def test_a_linear_layer_has_two_flops_per_weight_and_four_in_the_backward_pass() -> None:
     layer, x = torch.nn.Linear(D, 5), random(B, D, grad=True)
     assert count_flops(lambda: layer(x)) == 2 * B * D * 5 + B * 5
-    # Gradients of input, weight and bias.
+    # The gradients of input, weight and bias.
     assert count_flops(lambda: run_backward(layer(x))) == 2 * B * D * 5 + B * 5 + 2 * (2 * B * D * 5) + B * 5
 
 
@@ -45,8 +45,8 @@ def test_the_count_is_the_same_with_no_grad_and_inference_mode(mode: type) -> No
         assert count_flops(lambda: layer(x)) == pytest.approx(expected, rel=0.01)
 
 
-def test_flops_of_attention_are_the_sum_over_its_steps() -> None:
-    """Scores, scaling, softmax (maximum, difference, exp, sum, quotient), weighted values."""
+def test_flops_of_attention_are_the_sum_over_its_operations() -> None:
+    """The operations are scores, scaling, softmax (maximum, difference, exp, sum, quotient) and weighted values."""
     q, k, v = random(B, H, T, D), random(B, H, 9, D), random(B, H, 9, D)
     by_hand = B * H * T * 9 * (2 * D + 1 + 5 + 2 * D)
     assert count_flops(lambda: F.scaled_dot_product_attention(q, k, v)) == by_hand
@@ -54,7 +54,7 @@ def test_flops_of_attention_are_the_sum_over_its_steps() -> None:
 
 
 def test_the_backward_pass_of_attention_has_five_matrix_products() -> None:
-    """Dao et al. 2022, algorithm 4. The products recompute the scores and give the gradients of values, weights,
+    """In algorithm 4 of Dao et al. 2022, the products recompute the scores and give the gradients of values, weights,
     queries and keys. In addition, each pair of query and key needs three operations for the weight and three for the
     gradient of the score, and each output vector needs an inner product."""
     q, k, v = (random(B, H, T, D, grad=True) for _ in range(3))
@@ -63,8 +63,8 @@ def test_the_backward_pass_of_attention_has_five_matrix_products() -> None:
     assert count_flops(lambda: run_backward(F.scaled_dot_product_attention(q, k, v))) == forward + backward
 
 
-def test_flops_of_layer_norm_are_those_of_its_formula_and_gradient() -> None:
-    """The reference consists of elementary operations, and has two more operations per row in the forward pass."""
+def test_flops_of_layer_norm_match_its_formula_and_gradient() -> None:
+    """The reference uses elementary operations, and needs two more operations per row in the forward pass."""
     x, weight, bias, grad = random(B, T, D, grad=True), random(D, grad=True), random(D, grad=True), random(B, T, D)
     rows = B * T
 
@@ -95,7 +95,7 @@ def test_flops_of_layer_norm_are_those_of_its_formula_and_gradient() -> None:
     assert backward_flops == 13 * rows * D
 
 
-def test_an_s4_convolution_has_the_flops_of_its_fourier_transforms_or_its_matrix_product() -> None:
+def test_flops_of_an_s4_convolution_match_its_fourier_transforms_or_matrix_product() -> None:
     u, kernel = random(D, B, T), random(D, T)
     real = 2.5 * 2 * T * math.log2(2 * T)
     by_hand = (D * B + D) * real + 6 * D * B * (T + 1) + D * B * real
@@ -106,9 +106,9 @@ def test_an_s4_convolution_has_the_flops_of_its_fourier_transforms_or_its_matrix
 
 
 def test_operations_inside_a_mamba_scan_are_counted() -> None:
-    """Each token, channel and state needs seven operations: dt A, exp, the product with the state, dt u times B, its
-    sum with the state, C h, and the sum of C h over states. Each token and channel needs one: dt u. Each channel and
-    state needs one: the factor of A that changes the base of exp."""
+    """Seven operations are needed per token, channel and state: dt A, exp, the product with the state, dt u times B,
+    its sum with the state, C h, and the sum of C h over states. One is needed per token and channel (dt u), and one
+    per channel and state (the factor of A that changes the base of exp)."""
     states = 5
     u, dt, A, Bs, Cs = random(B, T, D), random(B, T, D), random(D, states), random(B, T, states), random(B, T, states)
     by_hand = 7 * B * T * D * states + B * T * D + D * states
@@ -135,8 +135,9 @@ def test_the_backward_pass_of_a_convolution_has_twice_the_flops_and_a_sum_for_th
     assert count_flops(lambda: transposed(x)) == B * 8 * 8 * 4 * 6 * 2 * 9 + bias * B * 6 * 10 * 10
 
 
-def test_linear_systems_have_the_textbook_counts() -> None:
-    """Golub and Van Loan, Matrix Computations: n³/3, n² and 2 n³/3 + 2 n² per right-hand side."""
+def test_flops_of_linear_solvers_match_the_textbook() -> None:
+    """The counts in Golub and Van Loan, Matrix Computations, are n³/3 for the Cholesky factor, n² per triangular
+    right-hand side, and 2 n³/3 + 2 n² per right-hand side for a general system."""
     n, columns = 12, 5
     root = random(B, n, n)
     matrix, right_side = root @ root.mT + torch.eye(n), random(B, n, columns)
@@ -160,8 +161,8 @@ def test_linear_systems_have_the_textbook_counts() -> None:
     )
 
 
-def test_flops_of_recurrent_networks_are_the_sum_over_their_cells() -> None:
-    """With mkldnn, an LSTM is one operation. Without mkldnn, it consists of many operations."""
+def test_flops_of_recurrent_networks_are_a_sum_over_cells() -> None:
+    """An LSTM is one operation with mkldnn, and many operations without it."""
     x = random(B, T, D, grad=True)
     lstm, gru = torch.nn.LSTM(D, 16, batch_first=True), torch.nn.GRU(D, 16, batch_first=True)
     fused = count_flops(lambda: lstm(x)[0]), count_flops(lambda: run_backward(lstm(x)[0]))
@@ -172,7 +173,7 @@ def test_flops_of_recurrent_networks_are_the_sum_over_their_cells() -> None:
     assert products < count_flops(lambda: gru(x)[0]) < 1.3 * products
 
 
-def test_group_norm_has_the_flops_of_layer_norm_and_a_gate_has_one_per_element() -> None:
+def test_group_norm_has_the_flops_of_layer_norm_and_a_gate_adds_one_per_element() -> None:
     x = random(B, T, D, grad=True)
     flat, grouped = x.detach().flatten(0, 1), torch.nn.GroupNorm(1, D)
     assert count_flops(lambda: grouped(flat)) == count_flops(lambda: F.layer_norm(flat, (D,))) == 7 * flat.numel()
@@ -188,7 +189,7 @@ def test_a_distance_has_three_flops_per_dimension() -> None:
     assert count_flops(lambda: torch.cdist(near, far)) == 3 * B * T * 5 * D
 
 
-def test_complex_arithmetic_counts_more_flops_and_integers_and_copies_none() -> None:
+def test_complex_arithmetic_needs_more_flops_and_integers_and_copies_need_none() -> None:
     x = random(B, T)
     z = torch.complex(x, x)
     assert count_flops(lambda: z * z) == 6 * B * T
@@ -201,7 +202,7 @@ def test_complex_arithmetic_counts_more_flops_and_integers_and_copies_none() -> 
 
 
 ATEN = torch.ops.aten
-# For each operation: a call, the shapes of its arguments, and the expected FLOPs.
+# A call of each operation, the shapes of its arguments, and the expected FLOPs.
 BY_HAND: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...], ...], int]] = {
     "mv": (torch.mv, ((4, 5), (5,)), 2 * 4 * 5),
     "dot": (torch.dot, ((7,), (7,)), 2 * 7),
@@ -234,7 +235,7 @@ BY_HAND: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...], ...], int
     "logsumexp": (lambda x: x.logsumexp(1), ((B, T, 5),), 4 * B * T * 5),
     "logcumsumexp": (lambda x: x.logcumsumexp(1), ((B, T, 5),), 4 * B * T * 5),
     "logaddexp": (torch.logaddexp, ((B, T), (B, T)), B * T),
-    # Norm: square and sum. Variance: mean, difference from the mean, square and sum.
+    # Norms need a square and a sum. Variances need the mean, the difference from the mean, a square and a sum.
     "linalg_vector_norm": (lambda x: torch.linalg.vector_norm(x, dim=1), ((B, T),), 2 * B * T),
     "var": (lambda x: x.var(1), ((B, T),), 4 * B * T),
     "std": (lambda x: x.std(1), ((B, T),), 4 * B * T),
@@ -243,11 +244,11 @@ BY_HAND: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...], ...], int
     "prod": (lambda x: x.prod(1), ((B, T),), B * T),
     "cumprod": (lambda x: x.cumprod(1), ((B, T),), B * T),
     "_adaptive_avg_pool2d": (lambda x: F.adaptive_avg_pool2d(x, 2), ((B, T, 8, 8),), B * T * 8 * 8),
-    # Half of the input is a gate: its sigmoid and the product with it.
+    # Half of the input is a gate, which needs a sigmoid and a product.
     "glu": (F.glu, ((B, 10),), 2 * B * 5),
     "glu_backward": (lambda g, x: ATEN.glu_backward(g, x, -1), ((B, 5), (B, 10)), 5 * B * 5),
     "native_dropout": (lambda x: torch.native_dropout(x, 0.5, True), ((B, T),), B * T),
-    # Sine and cosine of the angle, and a product with each.
+    # The sine and cosine of the angle, and a product with each.
     "polar": (torch.polar, ((B, T), (B, T)), 4 * B * T),
     "embedding_dense_backward": (
         lambda g: ATEN.embedding_dense_backward(g, torch.tensor([1, 1, 0]), 9, -1, False),
@@ -257,7 +258,7 @@ BY_HAND: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...], ...], int
     "index_add": (lambda to, x: to.index_add(0, torch.tensor([0, 0, 2]), x), ((9, 5), (3, 5)), 3 * 5),
     "scatter_add": (lambda to, x: to.scatter_add(0, torch.zeros(3, 5).long(), x), ((9, 5), (3, 5)), 3 * 5),
 }
-# Operations whose counts are asserted by other tests of this file.
+# Operations whose counts are asserted by other tests in this file.
 IN_OTHER_TESTS = """
     mm bmm addmm convolution convolution_backward _scaled_dot_product_flash_attention_for_cpu
     _scaled_dot_product_flash_attention_for_cpu_backward _fft_r2c _fft_c2r _fft_c2c linalg_cholesky_ex
@@ -291,15 +292,15 @@ def test_formulas_equal_explicit_counts(operation: str) -> None:
     assert counter.by_operation.get(operation) == counter.flops == count
 
 
-def test_all_formulas_are_compared_with_explicit_counts() -> None:
+def test_every_formula_is_compared_with_an_explicit_count() -> None:
     assert FORMULAS.keys() == {*BY_HAND, *IN_OTHER_TESTS.split()}
 
 
-def test_gpt2_has_two_flops_per_weight_and_token_in_addition_to_attention() -> None:
-    """Kaplan et al. 2020, table 1: a token needs 2 FLOPs per weight, and 2 x context x width FLOPs for each of the two
-    products of attention, here over all pairs of tokens. A training step needs three times the FLOPs of a forward pass.
-    After the attention of the last layer, only the queries are needed, which are half of the tokens. Norms, activations
-    and residuals add about one per cent."""
+def test_gpt2_needs_two_flops_per_weight_and_token_in_addition_to_attention() -> None:
+    """In table 1 of Kaplan et al. 2020, a token needs 2 FLOPs per weight, and 2 x context x width FLOPs for each of the
+    two products of attention, here over all pairs of tokens. A training step needs three times the FLOPs of a
+    forward pass. After the attention of the last layer, only the queries are needed, which are half of the tokens.
+    Norms, activations and residuals add about one per cent."""
     cls = BACKBONES.get("gpt2")
     width, layers, points = 256, 3, 16
     model = cls(cls.Settings(layers=layers, width=width, heads=4), TaskShape(x_dim=8, points=points))
@@ -317,7 +318,7 @@ def test_gpt2_has_two_flops_per_weight_and_token_in_addition_to_attention() -> N
 @pytest.mark.parametrize(
     "work", [lambda x: torch.linalg.svd(x), lambda x: np.linalg.norm(x.numpy()), lambda x: np.asarray(x).sum()]
 )
-def test_work_without_a_formula_or_outside_torch_is_refused(work) -> None:
+def test_operations_without_a_formula_or_outside_torch_are_refused(work) -> None:
     with pytest.raises(UncountedError, match=r"_linalg_svd|NumPy") as error:
         count_flops(lambda: work(torch.eye(3)))
     assert error.value.code == "not-supported"

@@ -5,7 +5,7 @@ import torch
 from iclbench.evaluation.costs.live_bytes import LiveBytes
 
 
-def test_storages_count_once_from_allocation_until_they_are_freed() -> None:
+def test_a_storage_is_counted_once_until_it_is_freed() -> None:
     outside = torch.zeros(50)
     with LiveBytes() as count:
         a = torch.zeros(1000)
@@ -26,7 +26,7 @@ def test_storages_count_once_from_allocation_until_they_are_freed() -> None:
 def test_tensors_saved_for_the_backward_pass_count() -> None:
     weight = torch.ones(100, requires_grad=True)
     with LiveBytes() as count:
-        loss = (weight * torch.ones(100)).exp().sum()  # saves the factor and the exponential
+        loss = (weight * torch.ones(100)).exp().sum()  # autograd saves the factor and the exponential
         assert count.current == 400 + 400 + 4
         loss.backward()
         del loss
