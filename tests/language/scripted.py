@@ -1,4 +1,4 @@
-"""A scripted language model with a memory that looks up the correct answers, so its accuracy is 1 by construction."""
+"""A scripted language model with a memory. It looks up the correct answers, so its accuracy is 1 by construction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Scripted(LanguageModel):
     are read without a memory. With a memory, it is one more than the value in the first slot of the memory.
 
     Attributes:
-        answers: the generated answer for each end of a prompt.
+        answers: the generated answer for each text that a prompt can end with.
         only_after: the number of passes (with eta = 1) after which the model answers (0: always).
         max_rows: the number of rows above which the model runs out of memory.
         tokens_read: the number of tokens that the model has read.
@@ -81,7 +81,7 @@ class Scripted(LanguageModel):
         return logits[:, 0], Memory((slots,), (readings,))
 
     def _next(self, text: str) -> int:
-        """The next character of the answer to the last known prompt in the text, or 0, the end-of-text token."""
+        """Return the next character of the answer to the last known prompt in the text, or 0, the end-of-text token."""
         ends = ((at + len(end), answer) for end, answer in self.answers.items() if (at := text.rfind(end)) >= 0)
         start, answer = max(ends, default=(0, ""))
         written = text[start:]
@@ -89,7 +89,7 @@ class Scripted(LanguageModel):
 
 
 def correct_model(sets: Iterable[LanguagePrompts], **settings: int | str | None) -> Scripted:
-    """A scripted model with the correct answers to all these prompts."""
+    """Return a scripted model with the correct answers to all these prompts."""
     answers = {}
     for prompts in sets:
         for episode in prompts.drawn_episodes:

@@ -1,4 +1,4 @@
-"""Accuracies and intervals against closed forms and scikit-learn."""
+"""Accuracies and their intervals against closed forms and scikit-learn."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_interval_of_an_accuracy_is_the_wilson_interval(correct_count: int, 
     assert summary["high"] == pytest.approx(middle + half_width, abs=1e-12)
 
 
-def test_balanced_accuracy_equals_that_of_scikit_learn() -> None:
+def test_balanced_accuracy_equals_scikit_learn() -> None:
     rng = np.random.default_rng(0)
     targets = list(rng.choice(["a", "b", "c"], 60, p=[0.7, 0.2, 0.1]))
     predicted = [t if rng.random() < 0.6 else "a" for t in targets]
@@ -33,7 +33,7 @@ def test_balanced_accuracy_equals_that_of_scikit_learn() -> None:
     assert summary["low"] < summary["value"] < summary["high"] and summary["n_episodes"] == 60
 
 
-def test_skipped_episodes_do_not_count() -> None:
+def test_skipped_episodes_are_ignored() -> None:
     correct, targets = np.array([1.0, np.nan, 0.0, np.nan]), ["a", "a", "b", "c"]
     assert balanced_accuracy(correct, targets, 0)["value"] == 0.5
     assert summary_columns("accuracy", correct, 0)["n_episodes"] == 2
@@ -48,7 +48,7 @@ def test_the_balanced_accuracy_of_a_single_query_has_no_interval() -> None:
 
 
 def test_repeated_queries_do_not_narrow_the_interval() -> None:
-    """Each query is in fifteen episodes with the same answer, so the interval is that of one episode per query."""
+    """Each query is in fifteen episodes with the same answer. The interval is as wide as with one episode per query."""
     correct = (np.random.default_rng(0).random(26) < 0.25).astype(float)
     queries = np.tile(np.arange(26), 15)
     repeated, single = (

@@ -13,12 +13,12 @@ from iclbench.language.tasks.selection import language_tasks
 from tests.refusals import refused
 
 
-def test_the_training_tasks_are_those_of_the_algorithmic_cards():
+def test_the_demo_model_is_trained_on_the_tasks_of_the_algorithmic_cards():
     assert {task.name for task in language_tasks(["algorithmic"])} == set(demo_model.TASKS)
 
 
 @pytest.mark.parametrize("name", ["to-upper", "to-lower", "next-letter", "previous-letter"])
-def test_drawn_letter_examples_are_those_of_the_card(name):
+def test_drawn_letter_examples_cover_the_pool_of_the_card(name):
     pool = {e.x: e.y for e in language_tasks([name])[0].pool().queries}
     rng = random.Random(0)
     drawn = dict(demo_model.draw(name, rng) for _ in range(1000))
@@ -26,7 +26,7 @@ def test_drawn_letter_examples_are_those_of_the_card(name):
 
 
 @pytest.mark.parametrize(("name", "index"), [("list-first", 0), ("list-last", -1)])
-def test_drawn_lists_have_the_lengths_and_answers_of_the_card(name, index):
+def test_drawn_lists_have_lengths_and_answers_as_on_the_card(name, index):
     rng = random.Random(0)
     drawn = [demo_model.draw(name, rng) for _ in range(200)]
     assert all(y == x.split(",")[index] for x, y in drawn)
@@ -60,7 +60,7 @@ def test_late_accuracy_counts_only_answers_in_the_second_half_of_a_sequence():
     )
     letters = [i for i in range(ids.shape[1]) if demo_model.VOCABULARY[ids[0, i]] in "ABCD"]
     logits = torch.zeros(1, ids.shape[1], len(demo_model.VOCABULARY))
-    for position in (letters[0], letters[2]):  # one of the last two answers is correct
+    for position in (letters[0], letters[2]):  # one of the last two answers is right
         logits[0, position - 1, ids[0, position]] = 1.0
     assert demo_model.late_accuracy(logits, ids) == 0.5
 
@@ -81,7 +81,7 @@ def test_weights_depend_only_on_the_seed(tmp_path: Path):
     assert weights["a"] != weights["c"]
 
 
-def test_a_folder_that_is_not_empty_is_not_overwritten(tmp_path: Path):
+def test_a_nonempty_folder_is_not_overwritten(tmp_path: Path):
     (tmp_path / "notes.txt").write_text("mine")
     with refused("exists", tmp_path):
         demo_model.train(tmp_path, steps=1)
@@ -89,7 +89,7 @@ def test_a_folder_that_is_not_empty_is_not_overwritten(tmp_path: Path):
 
 
 def _accuracy(folder: Path, task: str, shots: int, queries: int = 40) -> float:
-    """The accuracy of the model, computed with plain transformers for one prompt at a time."""
+    """Compute the accuracy of the model with plain transformers for one prompt at a time."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)

@@ -51,7 +51,7 @@ def letters() -> LanguageTask:
 
 @pytest.fixture(scope="module")
 def model_of(tmp_path_factory: pytest.TempPathFactory):
-    """A function that returns tiny models with a token for each letter, which are cached."""
+    """A function that returns tiny models with a token for each letter, and caches them."""
 
     def make(architecture: str) -> LanguageModel:
         longer = {"n_positions": 400} if architecture == "gpt2" else {"max_position_embeddings": 400}
@@ -95,7 +95,7 @@ CELL = "axis == 'demo_seed' and metric == 'accuracy'"
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["icl", "deep-thinking", "repeat"])
 @pytest.mark.parametrize("memory_obstacle", ["", "it is scripted to"])
-def test_a_model_with_all_answers_has_accuracy_1(
+def test_a_model_that_knows_all_answers_has_accuracy_1(
     name: str, memory_obstacle: str, reviews, letters, tmp_path: Path
 ) -> None:
     if memory_obstacle and name == "deep-thinking":
@@ -140,7 +140,7 @@ def test_controls_are_scored_on_the_same_queries(reviews, tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["reviews", pytest.param("letters", marks=pytest.mark.slow)])
 def test_deep_thinking_with_eta_0_equals_plain_icl_exactly(task: str, model_of, tmp_path: Path, request) -> None:
-    """The demonstrations are shared (reviews) or separate for each query (letters)."""
+    """Queries share their demonstrations (reviews) or have separate ones (letters)."""
     model = model_of("gpt2")
     run(tmp_path, model, [request.getfixturevalue(task)], "deep-thinking", settings={"passes": 3}, shots=[4])
     rows = values(tmp_path, "axis == 'demo_seed' and shift == 'none' and n_context == 4").set_index("metric")
@@ -158,8 +158,8 @@ def test_deep_thinking_with_eta_0_equals_plain_icl_exactly(task: str, model_of, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", [pytest.param("reviews", marks=pytest.mark.slow), "letters"])
-def test_compared_methods_have_the_same_demonstrations(task: str, tmp_path: Path, request) -> None:
-    """With Deep-Thinking, fewer demonstrations fit than with plain ICL."""
+def test_compared_methods_get_the_same_demonstrations(task: str, tmp_path: Path, request) -> None:
+    """Fewer demonstrations fit with Deep-Thinking than with plain ICL."""
     language_task = request.getfixturevalue(task)
     model = correct_model([prompts(language_task)], longest={"reviews": 230, "letters": 60}[task])
     plain_cells = run(tmp_path / "alone", model, [language_task], shots=[4], controls=False, overlength="drop")
@@ -204,7 +204,7 @@ def test_the_cost_of_deep_thinking_excludes_answers_after_earlier_passes(
 
 
 @pytest.mark.slow
-def test_cells_are_cached_until_the_card_is_changed(reviews, tmp_path: Path) -> None:
+def test_cells_are_cached_until_the_card_changes(reviews, tmp_path: Path) -> None:
     model = correct_model([prompts(reviews)])
     first = run(tmp_path, model, [reviews])
     tokens_read = model.tokens_read
@@ -222,7 +222,7 @@ def test_summaries_cover_only_the_last_evaluation(reviews, tmp_path: Path) -> No
     assert single_value(values(tmp_path, "axis.isna() and metric == 'accuracy'"), "n_episodes") == 8
 
 
-def test_a_failed_cell_is_a_row_and_the_other_cells_are_computed(reviews, letters, tmp_path: Path) -> None:
+def test_a_failed_cell_has_a_row_and_does_not_stop_the_evaluation(reviews, letters, tmp_path: Path) -> None:
     model = correct_model([prompts(reviews), prompts(letters)])
     del model.answers[next(iter(model.answers))]
     oversized = replace(reviews, card=reviews.card.model_copy(update={"shots": 1000}))
@@ -245,7 +245,7 @@ class Broken(Scripted):
         return logits if is_finite else torch.full_like(logits, torch.nan)
 
 
-def test_logits_that_are_nan_fail_the_cell(reviews, letters, tmp_path: Path) -> None:
+def test_nan_logits_fail_the_cell(reviews, letters, tmp_path: Path) -> None:
     """The argmax of NaNs is the first candidate, which would be correct for every second query."""
     cells = run(tmp_path, Broken({}), [reviews, letters], controls=False)
     assert [(cell.prompts.task.name, bool(cell.reason)) for cell in cells] == [("reviews", True), ("to-upper", True)]
@@ -254,7 +254,7 @@ def test_logits_that_are_nan_fail_the_cell(reviews, letters, tmp_path: Path) -> 
     assert set(rows["status"]) == {"failed"} and rows["value"].isna().all()
 
 
-def test_passes_with_logits_that_are_nan_are_failed_rows_of_the_trace(reviews, tmp_path: Path) -> None:
+def test_passes_with_nan_logits_are_failed_rows_of_the_trace(reviews, tmp_path: Path) -> None:
     model = Broken({})
     model.broken_after = 3
     settings = {"passes": 4, "eta": 1.0}
@@ -276,7 +276,7 @@ def test_a_choice_without_candidates_is_refused_before_the_evaluation(letters, t
 @pytest.mark.parametrize(
     "settings", [{"passes": "dev", "eta": 1.0}, {"setting": "released", "momentum": 0.0, "eta": 1.0}]
 )
-def test_the_number_of_passes_is_selected_on_the_split_of_the_settings(settings: dict, reviews, tmp_path: Path) -> None:
+def test_the_number_of_passes_is_selected_on_the_configured_split(settings: dict, reviews, tmp_path: Path) -> None:
     development = prompts(reviews, split="development", episodes=400)
     model = correct_model([prompts(reviews), development], only_after=3)
     run(tmp_path, model, [reviews], "deep-thinking", settings={"max_passes": 4, **settings}, controls=False)
@@ -292,15 +292,15 @@ def test_the_number_of_passes_is_selected_on_the_split_of_the_settings(settings:
 
 
 def test_the_number_of_passes_is_not_selected_on_the_test_split(reviews, tmp_path: Path) -> None:
-    """With two passes, all answers to development queries are correct. No answer to a test query is ever correct."""
+    """With two passes, all answers to development queries are correct. Answers to test queries are always wrong."""
     model = correct_model([prompts(reviews, split="development", episodes=400)], only_after=2)
     settings = {"passes": "dev", "eta": 1.0, "max_passes": 3}
     run(tmp_path, model, [reviews], "deep-thinking", settings=settings, controls=False)
     assert single_value(values(tmp_path, CELL), "reason").startswith("T = 2 of 1..3")
 
 
-def test_the_reason_says_whether_development_prompts_have_other_demonstrations(tmp_path: Path) -> None:
-    """Development queries are short, so all demonstrations fit. With the long test queries, one is dropped."""
+def test_the_reason_gives_dropped_demonstrations_of_development_and_test_prompts(tmp_path: Path) -> None:
+    """All demonstrations fit with the short development queries. One is dropped with the long test queries."""
     for split, suffix in {"train": "", "dev": "", "test": " and it goes on" * 30}.items():
         lines = [json.dumps({"text": f"{x} in {split}{suffix}", "label": y}) for x, y in REVIEWS]
         (tmp_path / f"lengthy.{split}.jsonl").write_text("\n".join(lines))
@@ -317,7 +317,7 @@ def test_the_reason_says_whether_development_prompts_have_other_demonstrations(t
 
 
 @pytest.mark.slow
-def test_cells_of_plain_icl_are_cached_for_all_methods(reviews, letters, tmp_path: Path) -> None:
+def test_all_methods_share_the_cached_cells_of_plain_icl(reviews, letters, tmp_path: Path) -> None:
     model = correct_model([prompts(reviews), prompts(letters)])
     run(tmp_path, model, [reviews, letters], shots=[4])
     for name in ("deep-thinking", "icl"):
@@ -325,9 +325,7 @@ def test_cells_of_plain_icl_are_cached_for_all_methods(reviews, letters, tmp_pat
         assert all(cell.cached for cell in cells if cell.contestant.name in ("scripted", "majority"))
 
 
-def test_the_divergence_of_the_released_setting_is_from_plain_icl_and_not_from_its_rounded_first_pass(
-    letters, model_of, tmp_path: Path
-) -> None:
+def test_in_the_released_setting_the_divergence_is_relative_to_plain_icl(letters, model_of, tmp_path: Path) -> None:
     for setting in ("released", "paper"):
         settings = {"setting": setting, "passes": 2}
         run(tmp_path / setting, model_of("gpt2"), [letters], "deep-thinking", settings=settings, controls=False)
@@ -341,7 +339,7 @@ def test_the_divergence_of_the_released_setting_is_from_plain_icl_and_not_from_i
 
 
 @pytest.mark.slow
-def test_the_trace_of_five_passes_contains_that_of_three(reviews, letters, model_of, tmp_path: Path) -> None:
+def test_the_trace_of_five_passes_begins_with_the_trace_of_three(reviews, letters, model_of, tmp_path: Path) -> None:
     model = model_of("gpt2")
     for passes in (3, 5):
         settings = {"passes": passes, "eta": 0.3}
@@ -375,7 +373,7 @@ def test_one_pass_has_the_accuracy_of_plain_icl(trace: bool, reviews, letters, m
 
 
 @pytest.mark.slow
-def test_rows_do_not_depend_on_the_batch_size(reviews, letters, model_of, tmp_path: Path) -> None:
+def test_results_do_not_depend_on_the_batch_size(reviews, letters, model_of, tmp_path: Path) -> None:
     model = model_of("llama")
     for batch in (1, 3, 64):
         options = {"settings": {"passes": 2}, "batch": batch, "controls": False}
@@ -385,7 +383,9 @@ def test_rows_do_not_depend_on_the_batch_size(reviews, letters, model_of, tmp_pa
         pd.testing.assert_frame_equal(one_by_one, other, rtol=1e-4, atol=1e-6)
 
 
-def test_out_of_memory_halves_the_batch_and_does_not_change_results(reviews, letters, tmp_path: Path) -> None:
+def test_halving_the_batch_after_running_out_of_memory_does_not_change_results(
+    reviews, letters, tmp_path: Path
+) -> None:
     sets = [prompts(reviews), prompts(letters)]
     for rows in (3, 64):
         model = correct_model(sets, max_rows=rows)
@@ -493,7 +493,7 @@ def test_a_name_that_cannot_be_a_run_name_is_refused(reviews, tmp_path: Path) ->
     assert model.tokens_read == 0 and not tmp_path.joinpath("tables").exists()
 
 
-def test_missing_data_are_refused_before_another_task_is_evaluated(letters, tmp_path: Path) -> None:
+def test_missing_data_are_refused_before_any_task_is_evaluated(letters, tmp_path: Path) -> None:
     model = correct_model([prompts(letters)])
     with refused("missing-data", "TREC.train.all", "--data-dir"):
         run(tmp_path, model, [letters, *language_tasks(["trec"])], data_dir=tmp_path / "nothing")
@@ -532,12 +532,12 @@ def test_answers_of_several_tokens_have_no_first_token_accuracy(tmp_path: Path) 
     run(tmp_path, model, [task], controls=False)
     row = values(tmp_path, "axis == 'demo_seed'").set_index("metric")
     assert row.loc["accuracy", "value"] < 1.0
-    assert "accuracy_first_token" not in row.index  # no answer has only one letter
+    assert "accuracy_first_token" not in row.index  # every answer has several letters
     answers = tables.read_all("answers", tmp_path).set_index("episode")
     assert answers.loc[0, "predicted"] == "x" and not answers.loc[0, "correct"]
 
 
-def test_published_rows_are_in_a_separate_file(letters, tmp_path: Path) -> None:
+def test_published_numbers_are_written_to_a_separate_file(letters, tmp_path: Path) -> None:
     run(tmp_path, correct_model([prompts(letters)]), [letters], controls=False)
     rows = tables.read("values", tmp_path / "tables" / "published" / "simple.values.parquet")
     mamba = rows.query("contestant == 'Mamba-2.8B' and n_context == 5")

@@ -1,4 +1,4 @@
-"""Means over demonstration seeds, and paired gains, against SciPy."""
+"""Means over demonstration seeds and paired gains against SciPy."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_mean_over_seeds_has_students_interval(task, tmp_path: Path) -> None
     assert rows["prompt_set"].isna().all() and rows["axis"].isna().all() and "balanced_accuracy" in rows.index
 
 
-def test_the_gain_is_paired_and_its_interval_is_that_of_the_differences(task, tmp_path: Path) -> None:
+def test_the_gain_has_the_interval_of_the_paired_differences(task, tmp_path: Path) -> None:
     plain, other = draw_scores(5, 0.4, 1), draw_scores(5, 0.7, 2)
     for prompts, a, b in zip(seed_prompts(task, 5), plain, other, strict=True):
         write_cell(tmp_path, PLAIN, prompts, a)
@@ -87,7 +87,7 @@ def test_the_gain_is_paired_and_its_interval_is_that_of_the_differences(task, tm
     assert gain["value"] == pytest.approx((other - plain).mean()) and gain["contestant"] == OTHER.name
 
 
-def test_a_single_seed_has_the_interval_of_its_cell_and_a_gain_over_queries(task, tmp_path: Path) -> None:
+def test_for_a_single_seed_intervals_are_over_queries(task, tmp_path: Path) -> None:
     plain, other = draw_scores(1, 0.4, 1)[0], draw_scores(1, 0.7, 2)[0]
     (prompts,) = seed_prompts(task, 1)
     write_cell(tmp_path, PLAIN, prompts, plain)
@@ -127,10 +127,10 @@ def test_every_pass_has_a_mean_on_the_test_and_development_splits(task, tmp_path
     assert rows.query("metric == 'kl_to_icl' and axis_value == 2")["value"].tolist() == [1.0, 1.0]
 
 
-def test_a_summary_replaces_older_ones_even_if_another_process_removes_them(
+def test_a_summary_replaces_older_ones_that_another_process_may_already_have_removed(
     task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several workers write the same summary, and one summary exists at any time."""
+    """Several workers write the same summary, and exactly one summary must exist at any time."""
     (prompts,) = seed_prompts(task, 1)
     write_cell(tmp_path, PLAIN, prompts, draw_scores(1, 0.5, 4)[0])
     path = summary_path(tmp_path, "model", prompts)
@@ -154,9 +154,7 @@ def fail() -> cells.Tables:
     raise ValueError("no")
 
 
-def test_a_mean_over_sets_of_which_one_failed_is_failed_and_if_all_failed_no_summary_is_written(
-    task, tmp_path: Path
-) -> None:
+def test_a_mean_fails_if_one_prompt_set_failed_and_is_not_written_if_all_failed(task, tmp_path: Path) -> None:
     first, second = seed_prompts(task, 2)
     for prompts, seed_scores in zip((first, second), draw_scores(2, 0.5, 4), strict=True):
         write_cell(tmp_path, PLAIN, prompts, seed_scores)
@@ -175,7 +173,7 @@ def test_a_mean_over_sets_of_which_one_failed_is_failed_and_if_all_failed_no_sum
     assert not list((tmp_path / "tables").glob("*/summary/model.values.parquet"))
 
 
-def test_a_pass_that_failed_on_one_set_has_no_mean_but_other_passes_have_one(task, tmp_path: Path) -> None:
+def test_a_pass_that_failed_on_one_prompt_set_has_no_mean_and_other_passes_have_one(task, tmp_path: Path) -> None:
     prompt_sets = seed_prompts(task, 3)
     for prompts, seed_scores in zip(prompt_sets, draw_scores(3, 0.5, 3), strict=True):
         write_cell(tmp_path, OTHER, prompts, seed_scores, traced=True)

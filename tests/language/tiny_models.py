@@ -1,6 +1,6 @@
 """Tiny random language models of several architectures.
 
-They are saved with a tokenizer in the format of transformers, so tests can load them as other checkpoints.
+They are saved with a tokenizer in the format of transformers, so tests can load them like any checkpoint.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, Cache, PreTrainedToke
 
 TokenizerKind = Literal["chars", "bpe"]
 
-# Architectures with explicit positions whose keys and values can be used as a memory, and architectures without keys.
+# Architectures with explicit positions and reusable keys and values, and architectures without keys.
 WITH_MEMORY = ("gpt2", "opt", "gpt_neo", "gptj", "gpt_neox", "llama", "qwen2")
 RECURRENT = ("mamba", "rwkv")
 CONTEXT_LENGTH = 160
@@ -84,7 +84,7 @@ def save_tiny_model(
 
 
 def scale_weights(model: nn.Module, factor: float = 3.0) -> None:
-    """Scale the matrices and randomise the biases, since outputs of initial weights hardly depend on the input."""
+    """Scale the matrices and randomise the biases, because outputs hardly depend on the input at initialisation."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim == 2 and "A_log" not in name:
@@ -94,9 +94,9 @@ def scale_weights(model: nn.Module, factor: float = 3.0) -> None:
 
 
 def fast_tokenizer(kind: TokenizerKind, opening: str | None = None) -> PreTrainedTokenizerFast:
-    """A tokenizer with a token for each printable ASCII character (`chars`), or byte-level BPE (`bpe`).
+    """Build a tokenizer with a token for each printable ASCII character (`chars`), or byte-level BPE (`bpe`).
 
-    With byte-level BPE, a character outside ASCII has several tokens.
+    With byte-level BPE, a non-ASCII character has several tokens.
     """
     if kind == "chars":
         vocabulary = [*_SPECIAL, *dict.fromkeys(string.printable)]
@@ -124,5 +124,5 @@ def fast_tokenizer(kind: TokenizerKind, opening: str | None = None) -> PreTraine
 
 
 def cache_argument(module: nn.Module, cache: Cache) -> dict[str, Cache]:
-    """The keyword argument for a cache, whose name differs between versions of transformers."""
+    """Return the keyword argument for a cache. Its name differs between versions of transformers."""
     return {"cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values": cache}

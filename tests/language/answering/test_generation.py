@@ -1,4 +1,4 @@
-"""Greedy answers against generation with transformers, one prompt at a time."""
+"""Greedy answers against transformers, which generates them for one prompt at a time."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def generate_all(model, shared: bool, tokens: int = TOKENS, size: int = 64) -> l
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", [*WITH_MEMORY, *RECURRENT, "mistral"])
-def test_tokens_equal_those_of_transformers(architecture: str, folder, model) -> None:
+def test_generated_tokens_equal_generation_with_transformers(architecture: str, folder, model) -> None:
     module = AutoModelForCausalLM.from_pretrained(folder(architecture), dtype=torch.float32).eval()
     expected = []
     for x in INPUTS:
@@ -71,7 +71,7 @@ def test_tokens_equal_those_of_transformers(architecture: str, folder, model) ->
 
 @pytest.mark.parametrize("architecture", ["mamba", "mistral"])
 def test_a_model_without_a_memory_reads_every_token_once(architecture: str, folder, model) -> None:
-    """Generation settings of the checkpoint have no effect. The repetition penalty would change the answers."""
+    """Generation settings of the checkpoint have no effect. Its repetition penalty would change the answers."""
     expected = generate_all(model(architecture), shared=False, size=2)
     penalised = load(str(folder(architecture)))
     module, sizes = penalised._module, []
@@ -84,8 +84,8 @@ def test_a_model_without_a_memory_reads_every_token_once(architecture: str, fold
     assert sum(sizes) == sum(lengths) + len(INPUTS) * (TOKENS - 1)
 
 
-def test_models_whose_cache_gives_wrong_tokens_cannot_generate(folder) -> None:
-    """The cache of RWKV mixes up the rows of a batch. The damaged module reads only the last token."""
+def test_models_that_generate_wrong_tokens_with_their_cache_are_marked(folder) -> None:
+    """RWKV mixes up the rows of a batch in its cache. The damaged module reads only the last token."""
     assert not load(str(folder("rwkv"))).can_generate
     module = AutoModelForCausalLM.from_pretrained(folder("mistral"), dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(folder("mistral"))
@@ -103,7 +103,7 @@ def test_answers_do_not_depend_on_the_batch_size(architecture: str, model) -> No
     )
 
 
-def test_an_answer_ends_at_an_ending_an_end_token_or_the_limit() -> None:
+def test_generation_stops_at_an_ending_an_end_token_or_the_limit() -> None:
     answers = {"a->": "one\ntwo", "b->": "three", "c->": "a much too long answer"}
     model = Scripted(answers)
     prompts_of = [
@@ -117,7 +117,7 @@ def test_an_answer_ends_at_an_ending_an_end_token_or_the_limit() -> None:
     assert model.tokens_read - tokens_before == len(prompts_of[0].continuations[0].ids) + len("one")
 
 
-def test_an_answer_is_read_up_to_the_first_ending_and_stripped() -> None:
+def test_answers_are_cut_at_the_first_ending_and_stripped() -> None:
     assert read_up_to(" Paris \nexample:", ("\n\n", "\n")) == "Paris"
     assert read_up_to("Paris; Rome", (";", "\n")) == "Paris"
     assert read_up_to("Paris", ("\n",)) == "Paris"
@@ -138,13 +138,13 @@ def test_an_answer_is_read_up_to_the_first_ending_and_stripped() -> None:
         ("equal", "A", " A", True),
     ],
 )
-def test_correct_answers_equal_the_target_or_begin_with_it(
+def test_correct_answers_equal_or_begin_with_the_target(
     match: str, predicted: str, target: str, expected: bool
 ) -> None:
     assert is_correct(UPPER.model_copy(update={"match": match}), predicted, target) is expected
 
 
-def test_the_first_token_is_scored_only_if_the_target_is_one_token() -> None:
+def test_first_token_accuracy_requires_a_target_of_one_token() -> None:
     from iclbench.language.answering.answers import judge_text as judge
 
     text = {(1,): " A", (1, 2): " AB"}.__getitem__
@@ -162,7 +162,7 @@ def test_every_query_is_answered_after_its_own_demonstrations(model) -> None:
         [Example(names[i], "a"), Example(names[i - 1], "b"), Example(names[i - 2], "c")] for i in range(3)
     ]
     queries = questions(llama.tokens, [prompt(UPPER, examples, "x") for examples in demonstrations], False)
-    # All questions must be rows of one memory.
+    # The questions must be rows of one memory.
     assert len({len(question.demonstrations) for question in queries}) == 1
 
     def reply(part, memory, on_prompt_end):
@@ -177,8 +177,8 @@ def test_every_query_is_answered_after_its_own_demonstrations(model) -> None:
 
 
 @pytest.mark.parametrize("eta", [0.5, 0.001])
-def test_the_divergence_is_that_of_next_token_distributions_from_the_first_pass(eta: float, model) -> None:
-    """KL(first || later) against a sum in NumPy. With eta = 0.001, it is near the rounding error of float32."""
+def test_the_divergence_compares_next_token_distributions_with_the_first_pass(eta: float, model) -> None:
+    """KL(first || later) equals a sum in NumPy. With eta = 0.001, it is near the rounding error of float32."""
     llama, batches = model("llama"), Batches(8)
     queries = questions(llama.tokens, [prompt(UPPER, DEMONSTRATIONS, x) for x in INPUTS], True)
     log_probabilities: dict[int, dict[int, np.ndarray]] = {}

@@ -1,4 +1,4 @@
-"""The majority baseline, against counts by hand."""
+"""The majority baseline against counts by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def episodes(*answers: tuple[str, tuple[str, ...]]) -> list[LanguageEpisode]:
     ]
 
 
-def test_among_equally_frequent_answers_the_alphabetically_first_is_selected() -> None:
+def test_the_alphabetically_first_of_equally_frequent_answers_is_selected() -> None:
     labels = ("positive", "negative")
     for order in (("positive", "negative"), ("negative", "positive")):
         answers, reason = majority(SST2, episodes(*((y, labels) for y in order)))

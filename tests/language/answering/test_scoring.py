@@ -1,5 +1,5 @@
-"""Scores of candidates against a plain loop: a forward pass of transformers over the complete text of each candidate,
-and a softmax in NumPy."""
+"""Scores of candidates against a plain loop, which runs transformers on the complete text of each candidate and
+computes the softmax in NumPy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.language.tiny_models import RECURRENT, WITH_MEMORY, save_tiny_model
 
 SST2 = load_language_card("sst2")[1]
 DEMONSTRATIONS = [Example("a fine film", "good"), Example("dull", "bad")]
-# Candidates with one and several tokens, a prefix of another candidate, and a character outside ASCII.
+# Candidates with one or several tokens, a prefix of another candidate, and a non-ASCII character.
 CANDIDATES = [" good", " bad", " g", " positive", " é"]
 
 
@@ -85,9 +85,9 @@ def plain_scores(folder) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("architecture", [*WITH_MEMORY, *RECURRENT, "mistral"])
-def test_scores_equal_those_of_a_plain_loop(architecture: str, folder, model) -> None:
+def test_scores_equal_a_plain_loop(architecture: str, folder, model) -> None:
     expected = plain_scores(folder(architecture))
-    assert np.ptp(expected, axis=0).max() > 0.01  # scores depend on the query
+    assert np.ptp(expected, axis=0).max() > 0.01  # the scores depend on the query
     for shared in (True, False):
         np.testing.assert_allclose(scores(model(architecture), shared), expected, rtol=2e-5, atol=2e-5)
 
@@ -117,7 +117,7 @@ def test_every_query_is_scored_after_its_own_demonstrations(model) -> None:
         for p in (prompt(SST2, examples, "so") for examples in demonstrations)
     ]
     tokenised = questions(llama.tokens, texts, False)
-    # All questions must be rows of one memory.
+    # The questions must be rows of one memory.
     assert len({len(question.demonstrations) for question in tokenised}) == 1
     batched = run_rounds(llama, thinking, tokenised, reply(llama, batches), batches, shared=False, pass_counts={1, 3})[
         3
@@ -130,8 +130,8 @@ def test_every_query_is_scored_after_its_own_demonstrations(model) -> None:
     assert np.ptp(batched, axis=0).max() > 1e-2
 
 
-def test_tokens_that_candidates_share_are_read_once(model, monkeypatch) -> None:
-    """Three of five candidates have one token, and one is a prefix of another one, so two rows suffice."""
+def test_tokens_shared_by_candidates_are_read_once(model, monkeypatch) -> None:
+    """Three of the five candidates have one token, and one is a prefix of another, so two rows suffice."""
     llama, batch_rows = model("llama"), []
     plain_logits = llama.logits
     monkeypatch.setattr(llama, "logits", lambda ids, *rest: batch_rows.append(len(ids)) or plain_logits(ids, *rest))
@@ -159,12 +159,12 @@ def test_the_distribution_after_the_prompt_is_recorded_for_every_question(model)
         torch.testing.assert_close(next_tokens[number], expected, rtol=0, atol=1e-5)
 
 
-def test_scores_per_token_character_and_byte_are_divided_by_the_length_of_the_answer() -> None:
+def test_scores_per_token_character_or_byte_are_divided_by_the_length_of_the_answer() -> None:
     """The score -6 is divided by 1 token, 3 characters or 4 bytes, and -8 by 4 tokens, 4 characters or 4 bytes."""
     from iclbench.language.prompting.tokenised import Continuation, Question
 
     episode = LanguageEpisode((), Example("x", "abé"), ("abé", "abcd"))
-    query = tuple(range(9))  # long, so that counting it would change the result
+    query = tuple(range(9))  # the query is long, so that counting its tokens would change the result
     question = Question((), (Continuation((*query, 1), 9), Continuation((*query, 1, 2, 3, 4), 9)))
     answer = judge_candidates(episode, question, np.array([-6.0, -8.0]))
     assert answer.scores == {

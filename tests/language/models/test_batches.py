@@ -1,4 +1,4 @@
-"""Batches of rows: order, equal lengths, and smaller batches if memory runs out."""
+"""Batches of rows: order, equal lengths, and smaller batches after running out of memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_every_row_is_processed_once_in_descending_order_of_length(lengths: list
         RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried"),
     ],
 )
-def test_running_out_of_memory_halves_the_batch_size_permanently(error: RuntimeError) -> None:
+def test_the_batch_size_is_halved_permanently_after_running_out_of_memory(error: RuntimeError) -> None:
     batches, sizes = Batches(16), []
 
     def work(rows: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""Loading checkpoints from folders and from the cache of the hub: errors, trusted code, and no network access."""
+"""Loading checkpoints from folders and the cache of the hub: errors, trusted code, and no network access."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from iclbench.language.models.model import load
 from tests.language.tiny_models import fast_tokenizer, save_tiny_model, scale_weights
 from tests.refusals import refused
 
-# Network access ends the process, since libraries might catch an exception.
+# Network access ends the process, because libraries might catch an exception.
 NO_NETWORK = """
 import os, socket, sys, time
 def attempt(*_, **__):
@@ -43,7 +43,7 @@ def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture
 def folder(tiny_model_folder, tmp_path: Path) -> Path:
-    """A copy of a Llama that a test may damage."""
+    """A copy of a Llama model that a test may damage."""
     return Path(shutil.copytree(tiny_model_folder("llama"), tmp_path / "my-llama"))
 
 
@@ -80,9 +80,7 @@ def run_without_network(program: str, cache_folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_loading_from_folders_and_the_cache_and_refusing_unknown_ids_need_no_network(
-    tiny_model_folder, tmp_path: Path
-) -> None:
+def test_models_are_loaded_or_refused_without_network_access(tiny_model_folder, tmp_path: Path) -> None:
     commit = put_into_cache(tiny_model_folder("llama"), tmp_path / "hub")
     program = f"""
 print(load({str(tiny_model_folder("gpt2"))!r}).name)
@@ -102,7 +100,7 @@ print(time.perf_counter() - start)
     assert float(seconds) < 1
 
 
-def test_the_environment_variable_for_offline_mode_has_the_effect_of_the_option() -> None:
+def test_the_environment_variable_hf_hub_offline_sets_offline_mode() -> None:
     with refused("missing-file", "someone/no-such-model", "--offline"):
         load("someone/no-such-model")
 
@@ -131,7 +129,7 @@ def test_a_cached_model_without_weights_is_refused(
         load("someone/cached")
 
 
-def test_a_name_that_is_not_a_valid_model_id_is_refused() -> None:
+def test_an_invalid_model_id_is_refused() -> None:
     with refused("missing-file", "what is this?"):
         load("what is this?", offline=True)
 
@@ -174,7 +172,7 @@ def test_a_damaged_file_is_refused(
 
 
 def test_adapters_are_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Transformers would silently ignore an adapter if peft is not installed.
+    """Without peft, transformers would silently ignore an adapter.
 
     The adapter is alone in a folder, next to complete weights, or in the cache of the hub.
     """
@@ -203,14 +201,14 @@ def test_missing_weights_are_refused_and_not_initialised_at_random(folder: Path)
         load(str(folder))
 
 
-def test_weights_of_another_size_are_refused(folder: Path) -> None:
+def test_weights_of_the_wrong_size_are_refused(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 50}))
     with refused("unreadable-file", folder):
         load(str(folder))
 
 
-def test_tied_weights_do_not_count_as_missing(tiny_model_folder) -> None:
+def test_tied_weights_are_not_missing(tiny_model_folder) -> None:
     assert load(str(tiny_model_folder("gpt2"))).has_memory
 
 
@@ -280,7 +278,7 @@ def test_the_default_precision_of_a_bfloat16_checkpoint_is_float32(folder: Path)
         load(str(folder), dtype="bf16")
 
 
-def test_logits_that_are_not_finite_are_refused(folder: Path) -> None:
+def test_nonfinite_logits_are_refused(folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(folder)
     model.lm_head.weight.data.fill_(1e30)
     model.save_pretrained(folder)
@@ -293,7 +291,9 @@ def test_a_revision_of_a_folder_is_refused(folder: Path) -> None:
         load(str(folder), revision="main")
 
 
-def test_the_name_is_the_last_part_of_the_path_or_the_given_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_named_after_the_last_part_of_its_path_or_as_given(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert load(f"{folder}/").name == "my-llama"
     assert load(str(folder), contestant_name="another").name == "another"
     monkeypatch.chdir(folder)
@@ -302,7 +302,7 @@ def test_the_name_is_the_last_part_of_the_path_or_the_given_name(folder: Path, m
         load(str(folder), contestant_name="a/b")
 
 
-def test_the_identity_depends_on_the_files_of_the_model_only(folder: Path, tmp_path: Path) -> None:
+def test_the_identity_depends_only_on_the_files_of_the_model(folder: Path, tmp_path: Path) -> None:
     original = load(str(folder)).identity
     (folder / "README.md").write_text("about")
     shutil.copytree(folder, tmp_path / "elsewhere")
@@ -315,8 +315,8 @@ def test_the_identity_depends_on_the_files_of_the_model_only(folder: Path, tmp_p
     assert load(str(tmp_path / "elsewhere")).identity != original
 
 
-def test_a_generic_tokenizer_is_read_from_its_file(tmp_path: Path) -> None:
-    """For Qwen2, transformers would use the pre-tokenisation of Qwen, which removes tokens of single spaces."""
+def test_a_generic_tokenizer_is_read_from_its_file_whatever_the_architecture(tmp_path: Path) -> None:
+    """For Qwen2, transformers would replace its pre-tokenisation, so that single spaces would lose their tokens."""
     text = "a b\n\nc->d"
     model = load(str(save_tiny_model("qwen2", tmp_path / "qwen2", "chars")))
     assert list(model.tokens(text).ids) == fast_tokenizer("chars")(text)["input_ids"]

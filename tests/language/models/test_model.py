@@ -1,4 +1,4 @@
-"""Language models against a plain model of transformers that reads the complete text in one pass."""
+"""Language models against plain models in transformers that read the complete text in one pass."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def full_mask(ids: Tensor) -> Tensor:
 
 @torch.no_grad()
 def plain_logits(module, ids: Tensor) -> Tensor:
-    """Logits of one forward pass without a mask, positions or a cache."""
+    """Compute logits by one forward pass without a mask, positions or a cache."""
     return module(input_ids=ids, use_cache=False).logits
 
 
@@ -63,7 +63,7 @@ def assert_close(actual: Tensor, expected: Tensor) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ALL_WITH_MEMORY)
-def test_a_query_after_the_memory_has_the_logits_of_one_plain_pass(architecture: str, model, plain_module) -> None:
+def test_logits_of_a_query_after_a_memory_equal_one_plain_pass(architecture: str, model, plain_module) -> None:
     demonstrations, query = draw(1, 23), draw(1, 9, seed=1)
     logits = model(architecture).logits(query, full_mask(query), model(architecture).read(demonstrations))
     assert_close(logits, plain_logits(plain_module(architecture), torch.cat([demonstrations, query], 1))[:, 23:])
@@ -85,7 +85,7 @@ def test_queries_of_different_lengths_share_a_memory_and_do_not_see_each_other(
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_padded_prompts_have_the_logits_of_single_prompts(architecture: str, model, plain_module) -> None:
+def test_logits_of_padded_prompts_equal_logits_of_single_prompts(architecture: str, model, plain_module) -> None:
     prompts = [draw(1, length, seed=length)[0] for length in (21, 12, 3)]
     logits = model(architecture).logits(*pad(prompts))
     for row, prompt in enumerate(prompts):
@@ -93,7 +93,7 @@ def test_padded_prompts_have_the_logits_of_single_prompts(architecture: str, mod
 
 
 @pytest.mark.parametrize("architecture", ("gpt2", "llama", "bloom"))
-def test_each_row_can_have_its_own_memory(architecture: str, model, plain_module) -> None:
+def test_each_row_can_have_a_separate_memory(architecture: str, model, plain_module) -> None:
     demonstrations, queries = draw(3, 14), draw(3, 5, seed=1)
     memory = model(architecture).read(demonstrations)
     assert (memory.batch, memory.length) == (3, 14)
@@ -104,7 +104,7 @@ def test_each_row_can_have_its_own_memory(architecture: str, model, plain_module
 
 
 @pytest.mark.parametrize("architecture", ALL_WITH_MEMORY)
-def test_reading_in_two_steps_gives_the_keys_and_values_of_one_pass(architecture: str, model, plain_module) -> None:
+def test_keys_and_values_read_in_two_steps_equal_one_pass(architecture: str, model, plain_module) -> None:
     ids, cached = draw(1, 12), DynamicCache()
     with torch.no_grad():
         plain_module(architecture)(
@@ -154,9 +154,7 @@ def test_queries_do_not_change_the_memory(architecture: str, model) -> None:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_logits_at_selected_positions_equal_those_of_all_and_the_others_are_not_computed(
-    architecture: str, model
-) -> None:
+def test_only_logits_at_selected_positions_are_computed(architecture: str, model) -> None:
     ids, mask = pad([draw(1, length, seed=length)[0] for length in (12, 8, 10)])
     keep = torch.tensor([[11, 3], [7, 0], [2, 2]])
     head_lengths: list[int] = []
@@ -170,7 +168,7 @@ def test_logits_at_selected_positions_equal_those_of_all_and_the_others_are_not_
     assert_close(selected, torch.stack([all_logits[row, places] for row, places in enumerate(keep)]))
 
 
-def test_if_the_head_is_unknown_selected_logits_are_taken_from_all_logits(
+def test_without_a_known_head_logits_at_selected_positions_are_taken_from_all_logits(
     model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = draw(2, 6)
@@ -181,7 +179,7 @@ def test_if_the_head_is_unknown_selected_logits_are_taken_from_all_logits(
 
 
 @pytest.mark.parametrize(("architecture", "name"), [("mamba", "mamba"), ("rwkv", "rwkv"), ("mistral", "window of 8")])
-def test_models_without_a_memory_give_the_reason(architecture: str, name: str, model) -> None:
+def test_models_without_a_memory_give_a_reason(architecture: str, name: str, model) -> None:
     assert not model(architecture).has_memory
     assert name in model(architecture).memory_obstacle
     with refused("not-applicable", name):
@@ -190,7 +188,7 @@ def test_models_without_a_memory_give_the_reason(architecture: str, name: str, m
         model(architecture).logits(draw(1, 4), full_mask(draw(1, 4)), model("llama").read(draw(1, 4)))
 
 
-def test_a_model_without_its_sliding_window_has_a_memory(tmp_path: Path) -> None:
+def test_a_mistral_model_without_a_sliding_window_has_a_memory(tmp_path: Path) -> None:
     assert load(str(save_tiny_model("mistral", tmp_path / "wide", sliding_window=None))).has_memory
 
 
@@ -199,7 +197,7 @@ def test_a_model_without_its_sliding_window_has_a_memory(tmp_path: Path) -> None
     [lambda past, new: torch.cat([0 * past, new], -2), lambda past, new: new],
     ids=("zeros", "dropped"),
 )
-def test_a_model_whose_memory_gives_wrong_logits_has_no_memory(
+def test_a_model_that_gives_wrong_logits_with_a_memory_has_no_memory(
     wrong: Callable[[Tensor, Tensor], Tensor], folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not load(str(folder("llama"))).memory_obstacle
@@ -213,7 +211,7 @@ def test_a_model_whose_memory_gives_wrong_logits_has_no_memory(
 
 
 @pytest.mark.parametrize("architecture", ("gpt2", "llama"))
-def test_a_text_beyond_the_context_length_is_refused(architecture: str, model) -> None:
+def test_a_text_longer_than_the_context_length_is_refused(architecture: str, model) -> None:
     language_model: LanguageModel = model(architecture)
     assert language_model.longest == CONTEXT_LENGTH
     memory = language_model.read(draw(1, CONTEXT_LENGTH - 3))

@@ -1,4 +1,4 @@
-"""Tokenised texts: positions in the text at which tokens end, and special tokens."""
+"""Tokenised texts: where tokens end in the text, and special tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHARS, BPE, LLAMA = (
 
 
 def metaspace_tokenizer() -> Tokenizer:
-    """A tokenizer like that of Llama 2: spaces become ▁, a ▁ precedes the text, and unknown characters become bytes."""
+    """Build a tokenizer as in Llama 2: spaces become ▁, a ▁ precedes the text, and unknown characters become bytes."""
     bytes_ = {f"<0x{i:02X}>": i + 3 for i in range(256)}
     words = {c: i + 300 for i, c in enumerate("▁abc:>-")}
     merges = [("▁", "a"), ("▁", "b")]
@@ -36,17 +36,17 @@ def metaspace_tokenizer() -> Tokenizer:
 
 @settings(max_examples=60, deadline=None)
 @given(st.text(st.sampled_from("ab ->:\nReview café λ😀."), max_size=30))
-def test_tokens_up_to_the_end_of_a_character_decode_to_the_text_up_to_it(text: str) -> None:
+def test_decoding_tokens_up_to_the_end_of_a_character_gives_the_text_up_to_there(text: str) -> None:
     tokens = BPE(text)
     assert len(tokens.ids) == len(tokens.ends)
     assert BPE.text(tokens.ids) == text
     assert list(tokens.ends) == sorted(tokens.ends)
     for i, end in enumerate(tokens.ends):
-        if i + 1 == len(tokens.ends) or tokens.ends[i + 1] > end:  # the last piece of its character
+        if i + 1 == len(tokens.ends) or tokens.ends[i + 1] > end:  # the last token of its character
             assert BPE.text(tokens.ids[: i + 1]) == text[:end]
 
 
-def test_all_tokens_of_a_character_end_after_it() -> None:
+def test_all_tokens_of_a_character_have_the_end_of_the_character() -> None:
     assert BPE("é😀").ends == (1, 1, 2, 2, 2, 2)
 
 
@@ -71,11 +71,11 @@ def test_a_text_has_exactly_one_beginning_of_text_token(text: str) -> None:
     assert LLAMA(text).ends[-1] == len(text)
 
 
-def test_a_text_has_no_beginning_of_text_token_if_the_tokenizer_adds_none() -> None:
+def test_no_beginning_of_text_token_is_added_if_the_tokenizer_has_none() -> None:
     assert 0 not in BPE("example:a").ids
 
 
-def test_a_text_has_no_end_of_text_token_even_if_the_tokenizer_adds_one() -> None:
+def test_an_end_of_text_token_that_the_tokenizer_adds_is_removed() -> None:
     words = fast_tokenizer("bpe", "<s>")
     words.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]

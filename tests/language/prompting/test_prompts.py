@@ -1,4 +1,4 @@
-"""Frozen language prompts, and the settings on which queries and demonstrations depend."""
+"""Frozen language prompts, and the settings that queries and demonstrations depend on."""
 
 import os
 from collections import Counter
@@ -38,7 +38,7 @@ def prompts(pool=POOL, demonstrations="shared", answers="choice", **changes):
 
 
 def mapping_prompts(**changes):
-    """Prompts as in the mapping tasks, in which each query has separate demonstrations from the same pool."""
+    """Build prompts as in mapping tasks, where each query has separate demonstrations from the same pool."""
     pairs = examples("word", 20, [f"out{i}" for i in range(20)])
     return prompts(Pool(pairs, pairs), "own", "greedy", **changes)
 
@@ -51,7 +51,7 @@ def demonstrations_of(prompt_set):
     return [list(episode.demonstrations) for episode in prompt_set.drawn_episodes]
 
 
-def test_repeated_queries_are_numbered_by_their_first_occurrence():
+def test_repeated_queries_have_the_number_of_their_first_occurrence():
     repeated, distinct = mapping_prompts(), mapping_prompts(episodes=20)
     assert repeated.repeated_queries.tolist() == [*distinct._query_index, *distinct._query_index[:10]]
     assert (
@@ -66,7 +66,7 @@ def test_queries_do_not_depend_on_the_demonstrations(make):
     first = queries(make())
     for changes in ({"demo_seed": 1}, {"order": 2}, {"shots": 2}, {"shift": "shuffled-labels"}):
         assert queries(make(**changes)) == first
-    # Without demonstrations, queries are not repeated, since their prompts would be the same.
+    # Without demonstrations, queries are not repeated, because their prompts would be identical.
     distinct = list(dict.fromkeys(first))
     assert queries(make(shots=0)) == distinct and demonstrations_of(make(shots=0)) == [[]] * len(distinct)
     assert queries(make(episodes=10)) == first[:10]
@@ -74,20 +74,20 @@ def test_queries_do_not_depend_on_the_demonstrations(make):
 
 
 @pytest.mark.parametrize("make", [prompts, mapping_prompts])
-def test_the_same_settings_give_the_same_prompts_and_ids(make):
+def test_equal_settings_give_equal_prompts_and_ids(make):
     assert make().drawn_episodes == make().drawn_episodes
     assert make().id == make().id
 
 
 @pytest.mark.parametrize("make", [prompts, mapping_prompts])
 def test_demonstration_seeds_change_the_demonstrations(make):
-    """In some published code, these seeds have no effect."""
+    """Some published code ignores the seed."""
     sets = [frozenset(e.x for e in demonstrations_of(make(demo_seed=seed))[0]) for seed in range(10)]
     assert len(set(sets)) >= 9
 
 
 @pytest.mark.parametrize("make", [prompts, mapping_prompts])
-def test_demonstrations_of_fewer_shots_are_a_subset_of_those_of_more(make):
+def test_prompts_with_more_shots_contain_the_demonstrations_of_fewer_shots(make):
     six_shots = demonstrations_of(make(shots=6))
     for shots in (1, 3, 5):
         for smaller, larger in zip(demonstrations_of(make(shots=shots)), six_shots, strict=True):
@@ -158,7 +158,7 @@ def test_shuffled_labels_change_neither_the_inputs_nor_the_multiset_of_outputs()
         assert all(a.y != b.y for a, b in zip(plain, shuffled, strict=True)), "if all outputs differ, all change"
 
 
-def test_the_permutation_of_labels_depends_on_query_and_seed():
+def test_the_permutation_of_labels_depends_on_the_query_and_the_seed():
     def permutations(**changes):
         pairs = zip(
             demonstrations_of(mapping_prompts(**changes)),
@@ -186,7 +186,7 @@ def test_a_single_demonstration_can_be_shuffled_only_if_it_has_candidates():
     assert prompts(choice, shots=1).can_shuffle
 
 
-def test_shuffled_labels_of_examples_with_candidates_are_other_candidates_of_the_example():
+def test_shuffled_labels_are_wrong_candidates_of_the_same_example():
     pool = Pool(*[tuple(Example(f"{p}{i}", f"r{i}", (f"r{i}", f"w{i}", f"v{i}")) for i in range(20)) for p in "dq"])
     for plain, shuffled in zip(
         *(demonstrations_of(prompts(pool, shift=s)) for s in ("none", "shuffled-labels")), strict=True
@@ -194,7 +194,7 @@ def test_shuffled_labels_of_examples_with_candidates_are_other_candidates_of_the
         assert all(b.y in a.candidates and b.y != a.y for a, b in zip(plain, shuffled, strict=True))
 
 
-def test_demonstration_seeds_change_only_the_order_of_fixed_demonstrations():
+def test_seeds_change_only_the_order_of_fixed_demonstrations():
     pool = Pool(examples("dev", 5), examples("test", 20), LABELS, fixed=True)
     assert demonstrations_of(prompts(pool, shots=5))[0] == list(pool.demonstrations)
     assert demonstrations_of(prompts(pool, shots=3))[0] == list(pool.demonstrations[:3])
@@ -205,7 +205,7 @@ def test_demonstration_seeds_change_only_the_order_of_fixed_demonstrations():
         prompts(pool, shots=5, split="development").drawn_episodes  # noqa: B018
 
 
-def test_ids_of_prompt_sets_depend_on_every_setting():
+def test_the_id_of_a_prompt_set_depends_on_every_setting():
     base = prompts()
     relabelled = replace(POOL, labels=(*LABELS, "more"))
     longer = replace(POOL, demonstrations=examples("train", 61))
@@ -253,7 +253,7 @@ def test_prompts_that_cannot_be_drawn_are_refused(changes, code, names):
         prompts(**changes).drawn_episodes  # noqa: B018
 
 
-def test_more_demonstrations_per_query_than_the_pool_has_are_refused():
+def test_more_demonstrations_than_the_pool_contains_are_refused():
     with refused("bad-value", 19, 20, "--shots"):
         mapping_prompts(shots=20).drawn_episodes  # noqa: B018
 

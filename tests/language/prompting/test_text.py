@@ -1,4 +1,4 @@
-"""The text of prompts and of their parts."""
+"""Texts of prompts and their parts."""
 
 import pytest
 
@@ -13,8 +13,8 @@ def card(template, separator="\n\n"):
     return LanguageCard(family="own", summary="", reader="mapping", template=template, separator=separator, shots=2)
 
 
-def test_prompts_equal_those_of_the_papers():
-    """The prompts are those in figure 1 of Hendel et al. and in table 4 of Deep-Thinking."""
+def test_prompts_match_the_papers():
+    """The prompts are in figure 1 of Hendel et al. and in table 4 of Deep-Thinking."""
     antonyms = prompt(load_language_card("antonyms")[1], DEMONSTRATIONS, "up", ["down"])
     assert antonyms.text + antonyms.answers[0] == "example:hot->cold\nexample:big->small\nexample:up->down"
     sentiment = prompt(load_language_card("sst2")[1], [Example("fine", "positive")], "dull", ["negative", "positive"])
@@ -27,8 +27,8 @@ def test_prompts_equal_those_of_the_papers():
 )
 @pytest.mark.parametrize("separator", ["", "\n", "\n\n", " ## "])
 @pytest.mark.parametrize("examples", [DEMONSTRATIONS, DEMONSTRATIONS[:1], []])
-def test_the_joined_parts_of_a_prompt_are_the_text_of_its_examples(template, separator, examples):
-    """The expected text is that of all examples, the last of which is the query with its answer."""
+def test_the_joined_parts_of_a_prompt_equal_the_text_of_its_examples(template, separator, examples):
+    """The last example is the query with its answer."""
     language_card = card(template, separator)
     parts = prompt(language_card, examples, "up", ["down"])
     joined = separator.join(

@@ -1,4 +1,4 @@
-"""Tokenised prompts are split correctly into demonstrations, query and answer."""
+"""Splitting tokenised prompts into demonstrations, query and answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEMONSTRATIONS = [Example("a fine film", "positive"), Example("a naïve, dull fi
 
 
 def regex_tokenizer(pattern: str):
-    """A tokenizer with a token for each match of the pattern; equal matches have equal ids."""
+    """Return a tokenizer with a token for each match of the pattern. Equal matches have equal ids."""
     numbers: dict[str, int] = {"<s>": 0}
 
     def tokenise(text: str) -> Tokens:
@@ -55,8 +55,8 @@ def test_joined_parts_equal_the_tokens_of_the_complete_text(bos_token: str | Non
     assert {q.demonstrations for q in tokenised} == {tokenise(prompts[0].demonstrations).ids}
 
 
-def test_a_separator_that_is_one_token_in_the_complete_text_is_one_token() -> None:
-    """This is the case for the tokenizer of GPT-2. Tokenised separately, the separator would be two line breaks."""
+def test_a_separator_that_is_a_single_token_in_the_complete_text_is_not_split() -> None:
+    """With the tokenizer of GPT-2, a separator that is tokenised separately would be two line breaks."""
     tokenise = regex_tokenizer(r"\n\n(?=Review)|\w+|\W")
     question = questions(tokenise, reviews("so"), shared=True)[0]
     expected = tokenise(reviews("so")[0].text + " positive")
@@ -72,8 +72,8 @@ def test_a_token_across_the_end_of_the_demonstrations_is_read_with_the_query() -
     assert len(question.demonstrations) == len(tokenise(reviews("so")[0].demonstrations).ids) - 1
 
 
-def test_shared_demonstrations_are_the_tokens_that_all_queries_have_in_common() -> None:
-    """The tokenizer looks ahead, so the tokens of the last answer depend on the query."""
+def test_shared_demonstrations_are_the_tokens_common_to_all_queries() -> None:
+    """The tokenizer looks ahead, so the tokens of the last demonstrated answer depend on the query."""
     tokenise = regex_tokenizer(r"negative(?=\s+Review: even)|neg|ative|\w+|\W")
     prompts = reviews("even so", "odd", "even")
     separate, shared_questions = (questions(tokenise, prompts, shared=shared) for shared in (False, True))
@@ -116,7 +116,7 @@ def test_the_last_token_before_the_answer_is_part_of_the_query() -> None:
     ("pattern", "answer", "count", "can_be_generated"),
     [(r"\w+|\W", "Paris", 1, True), (r"\w|\W", "Paris", 5, True), (r"->\w+|->|\w+|\W", "Paris", 1, False)],
 )
-def test_tokens_of_the_correct_answer_are_counted_and_may_be_impossible_to_generate(
+def test_tokens_of_the_correct_answer_are_counted_and_checked_for_whether_they_can_be_generated(
     pattern: str, answer: str, count: int, can_be_generated: bool
 ) -> None:
     actual = answer_tokens(regex_tokenizer(pattern), Prompt("", "example:France->"), answer)

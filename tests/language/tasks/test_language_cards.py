@@ -48,7 +48,7 @@ def test_published_numbers_are_fractions_without_duplicates(name):
     assert len(set(keys)) == len(keys)
 
 
-def test_published_numbers_on_other_pairs_name_their_data():
+def test_numbers_published_for_different_pairs_name_their_data():
     mapping_cards = {name for name, card in CARDS.items() if card.reader == "mapping"}
     assert len(mapping_cards) == 12
     for name in mapping_cards:
@@ -57,8 +57,8 @@ def test_published_numbers_on_other_pairs_name_their_data():
     assert all(row.data for row in SUITES["simple"].published), "its mean includes these tasks"
 
 
-def test_published_means_agree_with_the_published_numbers():
-    """Tables 1 and 2 of Deep-Thinking have the average of their five columns, which reveals transcription errors."""
+def test_published_means_equal_the_means_of_published_numbers():
+    """Tables 1 and 2 of Deep-Thinking have averages of their five columns, which reveal transcription errors."""
     columns = defaultdict(list)
     for task in SUITES["deep-thinking"].tasks:
         for row in CARDS[task].published:
@@ -70,7 +70,7 @@ def test_published_means_agree_with_the_published_numbers():
     assert len(SUITES["deep-thinking"].published) == 15 + 16
 
 
-def test_the_suites_are_those_of_the_papers():
+def test_the_suites_have_as_many_tasks_as_in_the_papers():
     assert len(SUITES["simple"].tasks) == len(set(SUITES["simple"].tasks)) == 18
     assert set(SUITES["simple"].tasks) <= CARDS.keys()
     assert {row.n_context for row in SUITES["simple"].published} == {0, 5}
@@ -90,8 +90,8 @@ def test_names_select_tasks_without_duplicates():
     assert not set(task_names) & task_groups().keys()
 
 
-def test_omitted_subsets_are_selected_only_by_their_names():
-    """Table 6 of Deep-Thinking has 20 tasks. It omits five, which appendix C names."""
+def test_omitted_subsets_are_selected_only_by_name():
+    """Table 6 of Deep-Thinking has 20 tasks. It omits five, which are named in appendix C."""
     subsets = {task.subset for task in language_tasks(["bbh"])}
     assert len(subsets) == 20
     left_out = "dyck_languages multistep_arithmetic_two object_counting word_sorting reasoning_about_colored_objects"
@@ -128,7 +128,7 @@ def test_a_bad_card_is_refused(tmp_path, change, names):
     assert all(name in message for name in names) and "\n" not in message
 
 
-def test_a_card_by_path_names_files_in_its_folder(tmp_path):
+def test_files_named_on_a_card_in_another_folder_are_read_from_that_folder(tmp_path):
     import tomli_w
 
     (tmp_path / "mine.toml").write_text(tomli_w.dumps(PLAIN | {"parameters": {"file": "words.json"}}))

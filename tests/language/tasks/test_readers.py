@@ -44,20 +44,20 @@ def make_task(reader="classification", labels=None, answers="choice", **paramete
 
 
 def read_refused(task, code, *names, data_dir=None, subset=None):
-    """Assert that reading the pool raises an error with this code and these names."""
+    """Assert that reading the pool raises an error with this code that contains these names."""
     with refused(code, *names):
         LanguageTask(task.name, task.card, subset or task.subset, folder=task.folder).pool(data_dir)
 
 
 def assert_error_names(task, *names, data_dir=None):
-    """Assert that reading the pool raises a one-line error with these names and any code."""
+    """Assert that reading the pool raises a one-line error that contains these names, whatever its code."""
     with pytest.raises(UsageError) as error:
         task.pool(data_dir)
     message = str(error.value)
     assert all(str(name) in message for name in names) and "\n" not in message, message
 
 
-def test_generated_answers_equal_those_of_plain_python():
+def test_generated_answers_equal_plain_python():
     alphabet = string.ascii_lowercase
     follows = dict(pairwise(alphabet))
     for name, answers in {
@@ -101,7 +101,7 @@ def test_reversed_translations_swap_inputs_and_outputs():
 
 
 def test_word_forms_follow_the_spelling_rules_of_english():
-    """The rules are an independent check of the pairs: doubled consonants, silent e, and y after a consonant."""
+    """Spelling rules, such as doubling a consonant or dropping a silent e, are an independent check of the pairs."""
     for e in shipped_pool("present-simple-gerund").queries:
         stems = {e.x, e.x[:-1] if e.x.endswith("e") else e.x, e.x + e.x[-1], e.x[:-2] + "y"}
         assert e.y.removesuffix("ing") in stems
@@ -164,8 +164,8 @@ def write_sst(folder, **changed):
 
 
 @pytest.mark.parametrize("below", ["", "language", "language/classification"])
-def test_public_files_are_found_in_the_data_folder_and_below(tmp_path, below):
-    """As in the papers, queries of SST-2 are from its development split. Its test split is used to select settings."""
+def test_public_files_are_found_in_the_data_folder_or_its_subfolders(tmp_path, below):
+    """As in the papers, queries of SST-2 come from its development split, and settings are tuned on its test split."""
     write_sst(tmp_path / below)
     task_pool = shipped_pool("sst2", tmp_path)
     assert task_pool.queries == (Example("great", "positive"), Example("bad", "negative"))
@@ -184,7 +184,7 @@ def test_latin_1_is_read_and_only_line_feeds_end_lines(tmp_path):
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "latin-1"])
-def test_json_that_is_not_in_utf_8_is_refused(tmp_path, encoding):
+def test_json_that_is_not_utf_8_is_refused(tmp_path, encoding):
     """RFC 8259 (section 8.1) requires UTF-8. A wrong guess of the encoding would change letters."""
     (tmp_path / "pairs.json").write_bytes('{"caf\u00e9": "th\u00e9", "a": "b"}'.encode(encoding))
     (tmp_path / "sst2.jsonl").write_bytes('{"text": "caf\u00e9", "label": "positive"}\n'.encode(encoding))
@@ -201,14 +201,14 @@ def test_duplicate_keys_in_json_are_refused(tmp_path):
     read_refused(make_task("mapping", file=str(tmp_path / "bad.json")), "bad-data", "bad.json", "pair 1")
 
 
-def test_a_number_of_thousands_of_digits_in_json_is_refused(tmp_path):
+def test_a_json_number_with_thousands_of_digits_is_refused(tmp_path):
     """Python raises a `ValueError` that is not a `JSONDecodeError`."""
     (tmp_path / "sst2.jsonl").write_text('{"text": "a", "label": ' + "9" * 5000 + "}\n")
     assert_error_names(SHIPPED["sst2"], "sst2.jsonl", "line 1", data_dir=tmp_path)
 
 
-def test_trec_is_the_same_in_both_file_formats(tmp_path):
-    """The numbers of `TREC.*.all` and the names of the original files give the same pool."""
+def test_both_file_formats_of_trec_give_the_same_pool(tmp_path):
+    """Labels are numbers in `TREC.*.all` and names in the original files."""
     names = {"0": "DESC:manner", "1": "ENTY:cremat", "2": "ABBR:exp", "3": "HUM:ind", "4": "LOC:other", "5": "NUM:date"}
     words = ["Description", "Entity", "Abbreviation", "Person", "Location", "Number"]
     pools = []
@@ -236,7 +236,7 @@ def json_lines(*rows):
 
 
 def test_json_lines_can_replace_the_public_files(tmp_path):
-    """Labels are the names or the words of classes. A corpus in one file is split without overlap."""
+    """Labels are the names of classes or their words. A corpus in one file is split without overlap."""
     (tmp_path / "sst5.train.jsonl").write_text(json_lines({"text": "ugh", "label": "very negative"}))
     (tmp_path / "sst5.test.jsonl").write_text(json_lines({"text": "wow", "label": "great"}))
     task_pool = shipped_pool("sst5", tmp_path)
@@ -320,7 +320,7 @@ def test_tasks_with_data_files_are_refused_without_a_data_folder():
     read_refused(SHIPPED["trec"], "missing-data", "--data-dir", "ICLBENCH_DATA")
 
 
-def test_an_incomplete_set_of_files_is_refused(tmp_path):
+def test_a_corpus_with_a_missing_file_is_refused(tmp_path):
     write_sst(tmp_path)
     (tmp_path / "stsa.binary.dev").unlink()
     read_refused(SHIPPED["sst2"], "missing-data", "stsa.binary.dev", tmp_path / "stsa.binary.train", data_dir=tmp_path)
@@ -342,8 +342,8 @@ def write_mmlu(
             (folder / "mmlu" / split / f"virology_{split}.csv").write_text(head + text)
 
 
-def test_mmlu_is_the_same_with_a_header_and_without(tmp_path):
-    """Answers are texts, and two choices with the same text are one candidate."""
+def test_mmlu_is_the_same_with_and_without_a_header(tmp_path):
+    """Answers are texts, and choices with the same text are one candidate."""
     write_mmlu(tmp_path / "a")
     write_mmlu(
         tmp_path / "b", True, "What?,a,b,c,d,1\n", '"Who, me?",e,f,g,h,0\n"Same?",7,7,8,9,1\n', "New?,a,b,c,d,3\n"
@@ -380,7 +380,7 @@ def all_examples(pool):
     return {*pool.demonstrations, *pool.queries, *pool.development}
 
 
-def test_candidates_are_the_texts_or_the_letters_of_options(tmp_path):
+def test_candidates_are_the_texts_or_letters_of_options(tmp_path):
     question = "Which?\nOptions:\n(A) one\n(B) two"
     raw_examples = [{"input": f"{i} {question}", "target": f"({'AB'[i % 2]})"} for i in range(4)]
     raw_examples.append({"input": "4 Which?\nOptions:\n(A) one\n(B) two\n(C) three", "target": "(C)"})
@@ -404,8 +404,8 @@ def test_questions_with_a_single_option_are_omitted(tmp_path):
     assert {e.x for e in all_examples(task_pool)} == {"0", "1", "2", "3"}
 
 
-def test_the_same_question_with_other_options_is_another_example(tmp_path):
-    """All questions of `hyperbaton` have the same text and differ in their options, so none is a duplicate."""
+def test_questions_that_differ_only_in_their_options_are_different_examples(tmp_path):
+    """All questions of `hyperbaton` have the same text, and only their options differ."""
     raw = [{"input": f"Which?\nOptions:\n(A) a {i}\n(B) b {i}", "target": "(A)"} for i in range(12)]
     task = LanguageTask("t", write_bbh(tmp_path, "t", [*raw, raw[0]]).card, "t")
     task_pool = task.pool(tmp_path)
@@ -413,7 +413,7 @@ def test_the_same_question_with_other_options_is_another_example(tmp_path):
     assert [len(part) for part in task_pool.splits] == [10, 1, 1]
 
 
-def test_questions_on_the_same_paragraph_are_in_the_same_split(tmp_path):
+def test_questions_about_the_same_paragraph_are_in_the_same_split(tmp_path):
     options = "\nOptions:\n(A) the {} is first\n(B) the {} is last"
     raw = [{"input": f"Paragraph {i // 3}." + options.format(i, i), "target": "(A)"} for i in range(30)]
     raw += [{"input": f"Alone {i}." + options.format(i, i), "target": "(A)"} for i in range(5)]
@@ -426,7 +426,7 @@ def test_questions_on_the_same_paragraph_are_in_the_same_split(tmp_path):
         assert not (demonstrated & held_out or demonstrated & queried or held_out & queried)
 
 
-def test_without_options_the_candidates_are_the_targets_if_they_are_few(tmp_path):
+def test_without_options_the_targets_are_the_candidates_if_there_are_few(tmp_path):
     few_targets = write_bbh(
         tmp_path, "few", [{"input": f"q{i}", "target": ["valid", "invalid"][i % 2]} for i in range(6)]
     )
@@ -456,7 +456,7 @@ def test_bad_examples_are_refused(tmp_path, examples, names):
 
 @needs_real_corpora
 def test_real_corpora_have_the_published_sizes():
-    """Sizes are from tables 4 and 5 of Deep-Thinking. Table 4 counts one example too many for SST-2 and AG News."""
+    """Sizes are in tables 4 and 5 of Deep-Thinking. Table 4 counts one example too many for SST-2 and AG News."""
     data_dir = Path(os.environ["ICLBENCH_DATA"])
     sizes = {"sst2": (6911, 872), "sst5": (8534, 2210), "trec": (5381, 500), "mr": (8530, 1066)}
     for name, expected in sizes.items():
@@ -473,14 +473,14 @@ def test_real_corpora_have_the_published_sizes():
 
 
 @needs_real_corpora
-def test_every_real_task_has_answers_among_its_candidates():
+def test_the_answers_of_every_real_task_are_among_its_candidates():
     data_dir = Path(os.environ["ICLBENCH_DATA"])
     for task in language_tasks(["mmlu", "bbh", "sst2", "sst5", "mr", "trec"]):
         task_pool = task.pool(data_dir)
         assert all(e.y in (e.candidates or task_pool.labels) for e in all_examples(task_pool))
 
 
-def test_all_shipped_files_of_pairs_are_used():
+def test_every_shipped_file_of_pairs_is_used_by_a_card():
     used = {task.card.parameters["file"] for task in SHIPPED.values() if task.card.reader == "mapping"}
     assert used == {f"pairs/{path.name}" for path in (cards_folder("tasks/language") / "pairs").glob("*.json")}
 

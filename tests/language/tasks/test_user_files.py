@@ -1,4 +1,4 @@
-"""Tasks from the user's data files."""
+"""Tasks from data files of the user."""
 
 import json
 
@@ -40,7 +40,7 @@ def test_labelled_texts_give_a_choice_task(tmp_path, file):
 
 
 def test_a_task_does_not_depend_on_the_folder_of_its_file(tmp_path):
-    """The same data in another folder give the same card and the same prompts."""
+    """The same data in two folders give the same card and the same prompts."""
     identities = []
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
@@ -59,7 +59,7 @@ def test_two_files_with_the_same_name_are_refused(tmp_path):
     assert len(language_tasks([texts, texts])) == 1
 
 
-def test_answers_of_several_lines_are_refused(tmp_path):
+def test_answers_with_several_lines_are_refused(tmp_path):
     (tmp_path / "poems.json").write_text(json.dumps({f"x{i}": f"y{i}\nz" for i in range(8)}))
     (task,) = language_tasks([str(tmp_path / "poems.json")])
     with refused("bad-data", "'poems'", "'\\n'"):
@@ -71,7 +71,7 @@ def test_a_missing_file_is_refused(tmp_path):
         task_from_file(tmp_path / "nowhere.jsonl")
 
 
-def test_a_file_with_the_name_of_a_card_is_refused(tmp_path):
+def test_a_file_that_is_named_like_a_card_is_refused(tmp_path):
     (tmp_path / "sst2.jsonl").write_text(rows(8))
     with refused("duplicate", tmp_path / "sst2.jsonl", "'sst2'"):
         task_from_file(tmp_path / "sst2.jsonl")
