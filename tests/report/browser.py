@@ -1,4 +1,4 @@
-"""Headless Chromium, controlled with the DevTools protocol over pipes, without a driver or a port."""
+"""Headless Chromium, controlled through the DevTools protocol over pipes, without a driver or a port."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def executable() -> str | None:
 
 
 class Page:
-    """A page in a new browser. `events` holds all events of the browser, as pairs of method and parameters."""
+    """A page in a new browser. `events` holds all events of the browser as pairs of method and parameters."""
 
     def __init__(self, write: int, read: int) -> None:
         self._write, self._read, self._buffer, self._last_id = write, read, b"", 0
@@ -72,7 +72,7 @@ class Page:
         return message
 
     def open(self, path: Path) -> None:
-        """Load a file and wait until it is loaded completely."""
+        """Load a file and wait until it has loaded completely."""
         self.send("Page.navigate", url=path.resolve().as_uri())
         self.wait("document.readyState === 'complete'")
 
@@ -109,7 +109,7 @@ class Page:
             self.wait(f"{undrawn} === undefined || {undrawn}.getBoundingClientRect().top > innerHeight + 400")
 
     def screenshot(self, path: Path, height: int = 0, top: int = 0) -> None:
-        """Save `height` pixels of the page from `top` on (0: up to its end) as PNG."""
+        """Save `height` pixels of the page from `top` on (0: to the end of the page) as PNG."""
         size = self.run("[document.documentElement.clientWidth, document.documentElement.scrollHeight]")
         clip = {"x": 0, "y": top, "width": size[0], "height": height or size[1] - top, "scale": 1}
         shot = self.send("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
@@ -118,7 +118,7 @@ class Page:
 
 @contextmanager
 def page(profile: Path) -> Iterator[Page]:
-    """A page in a new browser; `profile` is an empty folder for the files of the browser."""
+    """Open a page in a new browser. `profile` is an empty folder for the files of the browser."""
     to_browser, from_browser = os.pipe(), os.pipe()
     command = [
         str(executable()),
@@ -134,7 +134,7 @@ def page(profile: Path) -> Iterator[Page]:
         "--remote-debugging-pipe",
         "about:blank",
     ]
-    # The browser reads from its file descriptor 3 and writes to 4.
+    # The browser reads from file descriptor 3 and writes to 4.
     shell = f'exec "$@" 3<&{to_browser[0]} 4>&{from_browser[1]}'
     process = subprocess.Popen(
         ["bash", "-c", shell, "bash", *command],

@@ -15,7 +15,7 @@ from tests.report import synthetic, synthetic_grid, synthetic_targets
 
 @dataclass
 class Report:
-    """The page of a report, with its results and sections, which take seconds to load and build."""
+    """The page of a report with its results and sections, which take seconds to load and build."""
 
     page: Path
     results: Results
@@ -70,7 +70,7 @@ def page(built_report: Report) -> Path:
 
 @pytest.fixture(scope="session")
 def targets_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A results folder in which all tasks have the question `targets`."""
+    """A results folder whose tasks all have the question `targets`."""
     return synthetic_targets.write(tmp_path_factory.mktemp("targets"))
 
 
@@ -98,7 +98,7 @@ def targets_blocks(targets_sections: list[Section]) -> dict[str, Block]:
 
 @pytest.fixture(scope="session")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> synthetic_grid.Grid:
-    """A results folder of a sweep over many families."""
+    """The results folder of a sweep over many families."""
     return synthetic_grid.write(tmp_path_factory.mktemp("grid"))
 
 

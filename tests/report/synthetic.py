@@ -17,7 +17,7 @@ SHIFTS = ["none", "orthants", "input-scale-2", "noisy", "points-80"]
 
 
 def mean_curve(contestant: str, task: str, shift: str, n: np.ndarray, trained: int = N) -> np.ndarray:
-    """A plausible learning curve of the normalised error."""
+    """Return a plausible learning curve of the normalised error."""
     needed_examples = {"linear": D, "sparse-linear": 3, "decision-tree": 40}[task]
     floor = {"zero": 1.0, "mean": 1.0, "averaging": 0.4, "knn-3": 0.45, "xgboost": 0.35}
     level = {"orthants": 1.3, "input-scale-2": 2.0, "noisy": 1.2}.get(shift, 1.0)
@@ -76,7 +76,7 @@ def write(folder: Path) -> Path:
 
 
 def _contestants(task: str) -> list[tuple[str, str, int | None]]:
-    """Name, kind and seed of each contestant on a task."""
+    """Return name, kind and seed of each contestant on a task."""
     contestants: list[tuple[str, str, int | None]] = [(name, "baseline", None) for name in BASELINES]
     contestants += [
         (name, "backbone", seed)
@@ -118,7 +118,7 @@ def _curve(
     n = np.arange(last + 1)
     if contestant == "xgboost":
         n = np.unique(np.r_[0, np.geomspace(1, last, 8).round().astype(int)])
-    # All contestants have the same difficulties of episodes, so that paired intervals are narrower than unpaired ones.
+    # Episodes are equally difficult for all contestants, so that paired intervals are narrower than unpaired ones.
     difficulty = np.random.default_rng([len(task), len(shift)]).gamma(2.0, 0.5, (EPISODES, 1))
     noise = np.random.default_rng(abs(hash_of(f"{task}{run}{shift}"))).gamma(20.0, 0.05, (EPISODES, len(n)))
     per_episode = mean_curve(contestant, task, shift, n) * difficulty * noise
@@ -175,7 +175,7 @@ def _curve(
 
 
 def hash_of(name: str) -> int:
-    """A number that depends only on the name, also across processes."""
+    """Return a number that depends only on the name and is the same in all processes."""
     return int.from_bytes(name.encode()[-8:], "little")
 
 

@@ -1,7 +1,7 @@
 """A synthetic results folder of bursty classification.
 
 On `bursty`, the ICL accuracy of CoQE rises early and then falls, and the Transformer learns only in its weights. CoQE
-has two variants, one of them with a single seed. The second task of the family, `bursty-alpha1`, has published numbers.
+has two variants, one of which has a single seed. The second task of the family, `bursty-alpha1`, has published numbers.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.tables.rows import complete_row
 EPISODES = 128
 STEPS = [500, 1000, 2000, 3000, 4000]
 TASKS = ["bursty", "bursty-alpha1"]
-# Accuracy of guessing for each test.
+# Accuracy of guessing in each test.
 TESTS = {"icl": 0.5, "icl_paired": 0.25, "iwl": 0.0025, "flip": 0.5}
 # Backbone, hash of the settings, and seeds of each variant.
 VARIANTS = {
@@ -22,7 +22,7 @@ VARIANTS = {
     "coqe": ("coqe", "bbbbbbbb", [0, 1, 2]),
     "coqe-paper": ("coqe", "cccccccc", [0]),
 }
-# Accuracy during training at each step in `STEPS`, by name and test.
+# Accuracies at the training steps in `STEPS`, by name and test.
 CURVES = {
     ("transformer", "icl"): [0.50, 0.55, 0.52, 0.51, 0.50],
     ("transformer", "iwl"): [0.05, 0.30, 0.70, 0.85, 0.92],
@@ -41,7 +41,7 @@ PUBLISHED = {("coqe", "icl"): 0.9171, ("coqe", "iwl"): 0.8994, ("transformer", "
 
 
 def accuracy(name: str, task: str, test: str, seed: int) -> list[float]:
-    """Accuracy of a run at each step in `STEPS`."""
+    """Return the accuracy of a run at each step in `STEPS`."""
     icl, iwl = (np.array(CURVES[name, test]) for test in ("icl", "iwl"))
     offset = 0.03 * (task == "bursty-alpha1")
     curve = {

@@ -1,4 +1,4 @@
-"""A synthetic results folder of a sweep over many families: scores, packed errors, costs and cells."""
+"""A synthetic results folder of a sweep over many families, with scores, packed errors, costs and cells."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BACKBONES = {
     "tnp": (0.74, 5.0),
     "icicl-tnp": (0.7, 6.0),
 }
-# Evaluators of each task. Raw errors are between `FLOOR` (score 1) and 1 (score 0).
+# Evaluators of each task. Raw errors lie between `FLOOR` (score 1) and 1 (score 0).
 TASKS = {
     "linear": ("next",),
     "quadratic": ("next",),
@@ -42,21 +42,21 @@ FAILED = "NonFiniteError: loss is nan at step 40"
 
 @dataclass(frozen=True)
 class Grid:
-    """The folder, and the raw values of its episodes by (task, evaluator, contestant, seed)."""
+    """The folder, and raw errors of episodes by (task, evaluator, contestant, seed)."""
 
     folder: Path
     raw: dict[tuple[str, str, str, int], np.ndarray]
 
 
 def score(raw: np.ndarray | float, evaluator: str) -> np.ndarray | float:
-    """The score of a raw value."""
+    """Return the score of a raw error."""
     return (raw - 0.5) / 0.4 if evaluator in ("icl", "iwl") else (1 - raw) / (1 - FLOOR)
 
 
 def gap(grid: Grid, task: str, test: str, a: str, b: str) -> tuple[float, float, float]:
-    """Mean over episodes of the score of `a` minus that of `b`, and its interval.
+    """Return the mean difference in score between `a` and `b` over episodes, and its interval.
 
-    The scores of an episode are averaged over the seeds that both have.
+    The scores of an episode are averaged over the seeds that both contestants have.
     """
     seeds = [seed for seed in (0, 1) if (task, test, a, seed) in grid.raw and (task, test, b, seed) in grid.raw]
     scores_a, scores_b = (
@@ -116,7 +116,7 @@ def _rows(
 ) -> list[dict[str, object]]:
     kind = "backbone" if seed is not None else "oracle" if name == "ridge" else "baseline"
     is_accuracy = evaluator in ("icl", "iwl")
-    # For the evaluator `targets`, these rows have squared errors instead of log-likelihoods.
+    # For the evaluator `targets`, these rows are squared errors, not log-likelihoods.
     metric = "accuracy_within_choices" if is_accuracy else "squared_error"
     mean, half = float(by_episode.mean()), 1.96 * float(by_episode.std()) / np.sqrt(len(by_episode))
     ends = sorted(float(score(mean + side * half, evaluator)) for side in (-1, 1))

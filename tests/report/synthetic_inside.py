@@ -1,4 +1,4 @@
-"""Synthetic rows of `iclbench probe` on the rank of predictions and on learned representations."""
+"""Synthetic rows of `iclbench probe` about the rank of predictions and learned representations."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.tables.rows import complete_row
 
 TASK, FEATURES = "combination", 3
 CONTEXTS = [4, 8, 16, 32, 64]
-# For each contestant, kind, seeds, and rank as a function of the number of contexts.
+# Kind, seeds, and rank as a function of the number of contexts, for each contestant.
 RANKS = {
     "coqe": ("backbone", [0, 1], lambda m: min(m, 5)),
     "gpt2": ("backbone", [0], lambda m: m**0.8),
@@ -90,7 +90,7 @@ def _examples() -> list[dict[str, object]]:
             row = shared | {"output": output, "point": point, "x1": float(x)}
             rows.append(row | {"role": "function", "value": float(y)})
             rows.append(row | {"role": "predicted", "value": float(y) + 0.1, "low": float(y), "high": float(y) + 0.2})
-            # The first dimension is 5 + 3 x along the direction of the first feature. The second one is constant.
+            # Dimension 1 is 5 + 3 x along the direction of feature 1. All else is constant.
             for dimension, value in enumerate((5 + 3 * x * (output == 0), -1.0)):
                 rows.append(row | {"role": "dimension", "output": dimension, "set": output, "value": float(value)})
     return rows

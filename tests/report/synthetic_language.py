@@ -1,8 +1,8 @@
 """A synthetic results folder of language models.
 
-It has three models on eight tasks of three families, with ten sets of demonstrations. `mamba-tiny` has no key-value
-cache, so no method is applied to it. Its cells of `list-last` failed. Deep-Thinking improves `gpt2-large` a little and
-has no effect on `demo-lm`.
+It has three models, eight tasks of three families, and ten sets of demonstrations. `mamba-tiny` has no key-value cache,
+so no method applies to it, and its cells of `list-last` failed. Deep-Thinking slightly improves `gpt2-large` and has no
+effect on `demo-lm`.
 """
 
 import json
@@ -22,7 +22,7 @@ PASSES = 5
 DEEP_THINKING = "+deep-thinking"
 REASON = "OutOfMemoryError: <9 GiB> free & no swap"
 UNSAFE_PROMPT = '<script>alert("prompt")</script>'
-# For each task, family, evaluator and share of the most frequent answer.
+# Family, evaluator, and share of the most frequent answer of each task.
 TASKS = {
     "list-first": ("algorithmic", "greedy", 0.06),
     "list-last": ("algorithmic", "greedy", 0.06),
@@ -33,14 +33,14 @@ TASKS = {
     "sst2": ("sentiment", "choice", 0.51),
     "sst5": ("sentiment", "choice", 0.28),
 }
-# For each model, whether it has a key-value cache, and its accuracies without and with many demonstrations.
+# Whether each model has a key-value cache, and its accuracies without and with many demonstrations.
 MODELS = {"demo-lm": (True, 0.2, 0.9), "gpt2-large": (True, 0.1, 0.75), "mamba-tiny": (False, 0.1, 0.55)}
 # Gain in accuracy by Deep-Thinking.
 GAINS = {"demo-lm": 0.0, "gpt2-large": 0.04}
 PUBLISHED = {"GPT2-Large": 0.653, "GPT2-Large+deep-thinking": 0.857}
-# The task with several orders of its demonstrations and a development split.
+# The task that has several orders of demonstrations and a development split.
 ORDERED_TASK = "sst2"
-# One of the two tasks of the suite has different examples from those of the published mean.
+# For one of the two tasks of the suite, our examples differ from those behind the published mean.
 OUR_DATA, THEIR_DATA = {"sst5": "pairs=iclbench"}, "pairs=Hendel et al. 2023"
 SUITE = {
     "task": "simple",
@@ -52,7 +52,7 @@ SUITE = {
 
 
 def accuracy(model: str, task: str, shots: int, seed: int, method: str = "", order: int = 0) -> float:
-    """The accuracy of a cell, a multiple of 1/400."""
+    """Return the accuracy of a cell, a multiple of 1/400."""
     _, zero_shot, many_shots = MODELS[model]
     _, _, majority = TASKS[task]
     floor = max(zero_shot, 0.8 * majority)
@@ -82,7 +82,7 @@ def write(folder: Path) -> Path:
 
 
 def row(task: str, contestant: str, metric: str, value: float | None, **columns: object) -> dict[str, object]:
-    """A row of the table `values`, with defaults for the columns that are not in `columns`."""
+    """Return a row of the table `values`, with defaults for columns that are not in `columns`."""
     family, evaluator, _ = TASKS[task]
     row = {
         "run": contestant,
@@ -143,7 +143,7 @@ def _cell(task: str, model: str, method: str, shots: int, seed: int, order: int 
 
 
 def _passes(task: str, model: str, cell: dict, final: float, shots: int, seed: int, order: int) -> list:
-    """Rows after each pass. Accuracy goes from that of plain in-context learning to `final`."""
+    """Return rows after each pass. The accuracy changes from plain in-context learning to `final`."""
     plain, rows = accuracy(model, task, shots, seed, "", order), []
     for t in range(1, PASSES + 1):
         columns = cell | {"axis": "passes", "axis_value": float(t)}
@@ -159,7 +159,7 @@ def _passes(task: str, model: str, cell: dict, final: float, shots: int, seed: i
 
 
 def _model_rows(task: str, model: str) -> list:
-    """Rows of all cells of a model on a task."""
+    """Return the rows of all cells of a model on a task."""
     has_cache = MODELS[model][0]
     rows = _cell(task, model, "", 0, 0)
     for method in ("", DEEP_THINKING, "+repeat-2") if has_cache else ("",):
@@ -176,7 +176,7 @@ def _model_rows(task: str, model: str) -> list:
 
 
 def _majority(task: str) -> list:
-    """Rows of the majority baseline on all prompt sets of the task."""
+    """Return the rows of the majority baseline on all prompt sets of the task."""
     cells = [(0, "none", 0)] + [(n, "none", s) for n in SHOTS[1:] for s in SEEDS]
     cells += [(MAIN, "shuffled-labels", s) for s in SEEDS]
     rows = []
@@ -196,9 +196,9 @@ def _majority(task: str) -> list:
 
 
 def _summaries() -> list:
-    """Paired gains, and means over seeds.
+    """Return paired gains, and means over seeds.
 
-    The means have an impossible value, because the report must compute them from the cells.
+    The means have an impossible value, because the report must compute means from the cells.
     """
     rows = []
     for task in TASKS:

@@ -12,7 +12,7 @@ from iclbench import __version__, tables
 from tests.tables.rows import complete_row
 
 EPISODES, SIDE, DRAWS = 64, 8, 5
-# For each contestant, kind, whether it uses related datasets, and log-likelihood without them.
+# Kind, whether related datasets are used, and log-likelihood without them, for each contestant.
 GP = {
     "oracle-kernel": ("oracle", False, -0.3),
     "oracle-bayes": ("oracle", True, -0.4),
@@ -64,16 +64,16 @@ def run_of(task: str, contestant: str) -> str:
 
 
 def context_sizes(task: str) -> np.ndarray:
-    """The number of context points of each episode."""
+    """Return the number of context points of each episode."""
     rng = np.random.default_rng(len(task))
     return rng.integers(1, 65 if task == "gp-mixture" else SIDE * SIDE // 2, EPISODES)
 
 
 def log_likelihoods(task: str, contestant: str, shift: str = "none") -> dict[int, np.ndarray]:
-    """The log-likelihood of each episode, by number of related datasets."""
+    """Return the log-likelihood of each episode by number of related datasets."""
     _, uses_related, level = (GP if task == "gp-mixture" else IMAGES)[contestant]
     assert level is not None
-    # All contestants have the same difficulties, so that paired intervals are narrower than unpaired ones.
+    # Episodes are equally difficult for all contestants, so that paired intervals are narrower than unpaired ones.
     difficulty = np.random.default_rng(len(shift)).normal(0, 0.5, EPISODES) + 0.1 * np.log(context_sizes(task))
     noise = np.random.default_rng([ord(c) for c in contestant]).normal(0, 0.02, EPISODES)
     gain = -0.2 if shift == "mismatch-far" else 0.0 if contestant == "oracle-kernel" else 0.1
@@ -82,7 +82,7 @@ def log_likelihoods(task: str, contestant: str, shift: str = "none") -> dict[int
 
 
 def joint(contestant: str, marginal: np.ndarray) -> np.ndarray:
-    """Joint log-likelihoods per target. Only oracles use the dependence of targets."""
+    """Return joint log-likelihoods per target. Only oracles use the dependence between targets."""
     return marginal + 0.3 * contestant.startswith("oracle")
 
 
@@ -109,7 +109,7 @@ def _row(task: str, contestant: str, kind: str, run: str, shift: str, **columns:
 
 
 def episode_groups(task: str) -> list[tuple[dict[str, object], np.ndarray]]:
-    """The groups of episodes over which scores are averaged, each as the columns that describe it and its mask."""
+    """Return the groups of episodes over which scores are averaged, as pairs of describing columns and mask."""
     sizes, groups = context_sizes(task), [({}, np.ones(EPISODES, dtype=bool))]
     for low, end in ((1, 4), (5, 16), (17, 64)):
         groups.append(({"axis": "n_context", "axis_value": float(end)}, (sizes >= low) & (sizes <= end)))
@@ -120,7 +120,7 @@ def episode_groups(task: str) -> list[tuple[dict[str, object], np.ndarray]]:
 
 
 def _scores(task: str, contestant: str, shift: str) -> tuple[list[dict[str, object]], pd.DataFrame]:
-    """Rows of the tables `values` and `errors`."""
+    """Return rows of the tables `values` and `errors`."""
     kind, _, level = (GP if task == "gp-mixture" else IMAGES)[contestant]
     run = run_of(task, contestant)
     metrics: dict[str, dict[int, np.ndarray]] = {"squared_error": {0: np.full(EPISODES, 0.7)}}
@@ -174,14 +174,14 @@ def _published() -> list[dict[str, object]]:
 
 
 def image(episode: int) -> np.ndarray:
-    """The pixels of an episode's image in [0, 1], row by row: a white bar on black."""
+    """Return the pixels of an episode's image in [0, 1], row by row. It is a white bar on black."""
     pixels = np.zeros((SIDE, SIDE))
     pixels[:, episode] = 1.0
     return pixels.ravel()
 
 
 def _inputs(task: str) -> pd.DataFrame:
-    """The inputs of predictions."""
+    """Return the inputs of predictions."""
     if task == "gp-mixture":
         return pd.DataFrame({"x1": np.linspace(-4, 4, 33), "x2": None})
     rows, columns = np.divmod(np.arange(SIDE * SIDE), SIDE)
@@ -189,7 +189,7 @@ def _inputs(task: str) -> pd.DataFrame:
 
 
 def _truth(task: str, episode: int) -> pd.DataFrame:
-    """The true values at `_inputs`."""
+    """Return the true values at `_inputs`."""
     inputs = _inputs(task)
     value = np.sin(inputs["x1"].astype(float) + episode) if task == "gp-mixture" else image(episode)
     return inputs.assign(value=value, point=np.arange(len(inputs)), episode=episode, output=0)

@@ -1,4 +1,4 @@
-"""The page in a browser: errors, requests, overflow, filters and keyboard navigation."""
+"""The page in a browser: errors, network requests, overflow, filters and keyboard navigation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def view(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[brows
         yield view
 
 
-def test_every_figure_is_drawn_without_errors_and_without_requests(view: browser.Page, page: Path) -> None:
+def test_every_figure_is_drawn_without_errors_or_network_requests(view: browser.Page, page: Path) -> None:
     view.draw_everything()
     assert view.run("document.querySelectorAll('.plot canvas').length") == view.run(
         "document.querySelectorAll('.plot').length"
@@ -40,7 +40,7 @@ def test_every_figure_is_drawn_without_errors_and_without_requests(view: browser
 
 @pytest.mark.parametrize("width", [1280, 390])
 def test_the_page_is_not_wider_than_the_screen(view: browser.Page, width: int) -> None:
-    """Wide tables scroll inside a box that can be focused by keyboard."""
+    """Wide tables scroll inside boxes that can be focused with the keyboard."""
     view.set_size(width)
     view.run("document.querySelectorAll('details').forEach((details) => details.open = true)")
     view.wait("document.querySelector('details.rows table') !== null")
@@ -71,7 +71,7 @@ def test_the_tab_key_visits_every_control_once_with_a_visible_focus(view: browse
     view.run("rows.open = false")
 
 
-def test_the_legend_highlights_contestants_by_keyboard(view: browser.Page) -> None:
+def test_the_legend_can_highlight_contestants_with_the_keyboard(view: browser.Page) -> None:
     view.run(f"window.figure = document.getElementById('{CURVES}'); figure.scrollIntoView()")
     view.wait("figure.querySelector('canvas') !== null")
     picture = "figure.querySelector('canvas').toDataURL()"
@@ -86,9 +86,7 @@ def test_the_legend_highlights_contestants_by_keyboard(view: browser.Page) -> No
     assert len(set(pictures[:4])) == 4, "no selection, the first, both, the second"
 
 
-def test_the_rows_and_the_download_of_a_figure_are_those_of_its_csv_file(
-    view: browser.Page, page: Path, tmp_path: Path
-) -> None:
+def test_rows_and_download_of_a_figure_equal_its_csv_file(view: browser.Page, page: Path, tmp_path: Path) -> None:
     view.send_to_browser("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     view.run(f"window.figure = document.getElementById('{CURVES}')")
     view.run("figure.querySelector('details.rows summary').focus()")
@@ -111,7 +109,7 @@ def test_the_rows_and_the_download_of_a_figure_are_those_of_its_csv_file(
     view.press("Enter", 13, "\r")
 
 
-def test_the_contents_open_and_close_on_a_narrow_screen(view: browser.Page) -> None:
+def test_the_table_of_contents_opens_and_closes_on_a_narrow_screen(view: browser.Page) -> None:
     view.set_size(390)
     view.run("window.menu = document.querySelector('nav details'); menu.querySelector('summary').focus()")
     view.wait("!menu.open")
@@ -133,7 +131,7 @@ def test_the_contents_open_and_close_on_a_narrow_screen(view: browser.Page) -> N
     view.set_size(1280)
 
 
-def test_the_summary_fits_on_a_screen_next_to_the_contents(view: browser.Page) -> None:
+def test_the_summary_fits_on_a_screen_next_to_the_table_of_contents(view: browser.Page) -> None:
     view.set_size(1280, 800)
     view.run("scrollTo(0, 0)")
     box = "document.querySelector('.first-screen').getBoundingClientRect()"
@@ -194,7 +192,7 @@ def test_tables_scroll_inside_their_box_on_a_narrow_screen(view: browser.Page) -
 
 def test_names_in_tables_wrap_only_between_words_on_a_narrow_screen(view: browser.Page) -> None:
     view.set_size(390)
-    # Make the second column as wide as the screen, as in tables with long texts.
+    # Make the second column as wide as the screen, as with long texts.
     broken = """[...document.querySelectorAll(".wide tbody th")].filter((th) => th.checkVisibility()).flatMap((th) => {
       const cell = th.nextElementSibling, text = th.firstChild; if (!cell || text?.nodeType !== 3) return [];
       cell.style.width = "390px";
@@ -220,7 +218,7 @@ def _wait_for(view: browser.Page, path: Path) -> None:
 
 
 def _is_equal(a: str, b: str) -> bool:
-    """Whether two cells are equal. Numbers on the page have only four digits."""
+    """Return whether two cells are equal. Numbers on the page have only four digits."""
     try:
         return a == b or math.isclose(float(a), float(b), rel_tol=1e-3)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The command `iclbench report`: files, selected sections, processes, and pictures that cannot be drawn."""
+"""The command `iclbench report`: files, selection of sections, processes, and pictures that cannot be drawn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from iclbench.report.style import vega_lite
 from tests.report.test_page import _rows, _write
 from tests.sweep.test_kill import is_alive
 
-# A program that crashes in the way in which V8 does when it runs out of memory.
+# A program that crashes like V8 when it runs out of memory.
 _OUT_OF_MEMORY = (
     "import sys, os; print('# Fatal process out of memory: Oilpan', file=sys.stderr, flush=True); os.abort()"
 )
@@ -51,7 +51,7 @@ def test_tasks_and_sections_can_be_selected(results: Path, tmp_path: Path, capsy
 
 
 @pytest.mark.slow
-def test_a_failed_section_is_reported_and_others_are_written(
+def test_a_failed_section_is_reported_and_the_others_are_written(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def section(results: object) -> None:
@@ -89,7 +89,7 @@ def test_several_processes_write_the_same_bytes(only: list[str], results: Path, 
     assert total > 1 and [done for done, _ in progress] == list(range(1, total + 1))
 
 
-def test_jobs_of_killed_processes_are_run_by_the_parent() -> None:
+def test_the_parent_runs_jobs_of_killed_processes() -> None:
     parent = os.getpid()
 
     def killed_job() -> int:
@@ -109,7 +109,7 @@ def test_an_error_in_a_process_is_raised_in_the_parent() -> None:
     assert error.value.errno == 28
 
 
-def test_if_no_process_can_be_started_the_parent_runs_all_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_parent_runs_all_jobs_if_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing_fork() -> int:
         raise OSError(12, "Cannot allocate memory")
 
@@ -117,7 +117,7 @@ def test_if_no_process_can_be_started_the_parent_runs_all_jobs(monkeypatch: pyte
     assert sorted(workers.run_jobs([lambda: 1, os.getpid], 2)) == [(0, 1), (1, os.getpid())]
 
 
-def test_more_jobs_than_fit_into_the_pipe_are_all_run() -> None:
+def test_all_jobs_are_run_even_if_they_do_not_fit_into_the_pipe() -> None:
     assert sorted(workers.run_jobs([lambda n=n: n * n for n in range(1500)], 2)) == [(n, n * n) for n in range(1500)]
 
 
@@ -145,7 +145,7 @@ def test_processes_end_if_the_parent_is_killed(tmp_path: Path) -> None:
         time.sleep(0.02)
 
 
-def test_if_pictures_cannot_be_drawn_the_page_has_the_reason(
+def test_the_page_gives_the_reason_if_pictures_cannot_be_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(drawing, "CHILD_CODE", _OUT_OF_MEMORY)

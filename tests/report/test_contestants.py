@@ -1,4 +1,4 @@
-"""Reports on a selection of contestants."""
+"""Reports on selected contestants."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def test_only_selected_contestants_are_in_figures_and_tables(selected_results: R
 
 
 @pytest.mark.slow
-def test_only_selected_contestants_are_in_the_heat_map_with_the_same_scores(grid: Grid, grid_results: Results) -> None:
+def test_the_heat_map_has_only_selected_contestants_with_unchanged_scores(grid: Grid, grid_results: Results) -> None:
     def cells(results: Results) -> pd.DataFrame:
         section = heat_map.section(results)
         assert section is not None
@@ -50,7 +50,7 @@ def test_only_selected_contestants_are_in_the_heat_map_with_the_same_scores(grid
     pd.testing.assert_frame_equal(selected_cells[columns], expected, check_dtype=False)
 
 
-def test_scores_do_not_require_the_selection_of_the_reference_for_guessing(grid: Grid) -> None:
+def test_scores_do_not_require_selecting_the_contestant_that_scores_0(grid: Grid) -> None:
     results = load_results(grid.folder, ["linear"], ["mamba"])
     (contest,) = normalised.contests(results, "grid")
     assert contest.scores["contestant"].tolist() == ["mamba"]
@@ -66,7 +66,7 @@ def test_trained_lengths_do_not_depend_on_the_selection(results: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_name_of_a_model_selects_its_contestants(results: Path) -> None:
+def test_the_name_of_a_baseline_selects_all_its_variants(results: Path) -> None:
     names = {name for name in load_results(results).rows["contestant"] if name.startswith("lasso-")}
     assert names
     assert set(load_results(results, contestants=["lasso"]).rows["contestant"]) == names

@@ -1,4 +1,4 @@
-"""The section on costs: tables and figures of measurements of `iclbench cost`."""
+"""The section on costs: tables and figures of measurements by `iclbench cost`."""
 
 import shutil
 from dataclasses import replace
@@ -17,7 +17,7 @@ from tests.report import vega_lite
 RUN = "linear-mamba-small-s0"
 SECONDS = {("condition", 40): 2e-3, ("condition", 500): 2e-2, ("query", 40): 3e-5, ("query", 500): 3.5e-5}
 
-# Seconds of a query in a batch of one episode. This is longer than the time per episode in a batch of 64.
+# Seconds of a query in a batch of one episode, which is longer than the time per episode in a batch of 64.
 BATCH_OF_ONE = 1e-3
 
 
@@ -64,7 +64,9 @@ def blocks(results: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     return {block.name: block for block in section.walk() if isinstance(block, Table | Figure)}
 
 
-def test_table_has_a_row_per_run_number_of_points_and_batch_size(blocks: dict[str, Table | Figure]) -> None:
+def test_the_table_has_separate_rows_for_runs_numbers_of_points_and_batch_sizes(
+    blocks: dict[str, Table | Figure],
+) -> None:
     table = blocks["linear-small-costs-by-run"]
     assert isinstance(table, Table)
     headers = [column.header for column in table.columns]
@@ -79,7 +81,7 @@ def test_table_has_a_row_per_run_number_of_points_and_batch_size(blocks: dict[st
     assert rows[RUN, "500"][:11] == [*shared, "500", "5.50 KiB", "–", "20.0 ms", "8.00 kFLOP", "35.0 µs"]
 
 
-def test_several_queries_at_once_are_listed_next_to_a_single_query(blocks: dict[str, Table | Figure]) -> None:
+def test_simultaneous_queries_are_listed_next_to_a_single_query(blocks: dict[str, Table | Figure]) -> None:
     table = blocks["linear-small-costs-at-once"]
     assert isinstance(table, Table)
     texts = [[cell.text for cell in row][:7] for row in table.rows() if row[0].text == RUN]
@@ -89,7 +91,7 @@ def test_several_queries_at_once_are_listed_next_to_a_single_query(blocks: dict[
     ]
 
 
-def test_figures_show_measurements_and_are_valid(blocks: dict[str, Table | Figure]) -> None:
+def test_figures_show_the_measurements_and_are_valid(blocks: dict[str, Table | Figure]) -> None:
     time, state = blocks["linear-small-costs-time"], blocks["linear-small-costs-state"]
     assert isinstance(time, Figure) and isinstance(state, Figure)
     points = {
@@ -113,14 +115,14 @@ def test_figures_show_measurements_and_are_valid(blocks: dict[str, Table | Figur
 
 
 @pytest.mark.slow
-def test_section_without_measured_phases_has_only_the_table_of_costs(report_results: Results) -> None:
+def test_without_measured_phases_the_section_has_only_the_table_of_costs(report_results: Results) -> None:
     section = costs.section(report_results)
     assert section is not None
     assert all(isinstance(block, Table) and block.name.endswith("-costs") for block in section.walk())
 
 
 @pytest.mark.slow
-def test_parameters_are_compared_between_devices_and_seconds_are_not(results: Path) -> None:
+def test_parameters_but_not_seconds_are_compared_between_devices(results: Path) -> None:
     report_results = load_results(results)
     costs_on_two_devices = report_results.costs.assign(
         device=report_results.costs["device"].mask(report_results.costs["run"].eq(RUN), "cuda")

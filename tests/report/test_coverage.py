@@ -1,4 +1,4 @@
-"""Coverage and missing results: cells are counted once, and missing results have a reason or a command."""
+"""Coverage and missing results: each cell is counted once, and a missing result has a reason or a command."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_all_cells_are_counted_and_cells_without_results_have_reasons(grid: Grid
     assert machine["seconds"] == pytest.approx(cells["seconds"].sum())
 
 
-def test_cells_whose_reasons_differ_only_in_the_run_share_a_row(grid: Grid) -> None:
+def test_cells_with_reasons_that_differ_only_in_the_run_share_a_row(grid: Grid) -> None:
     cells = tables.read_all("cells", grid.folder)
     two_cells = cells[cells["status"].eq("done") & cells["kind"].eq("train")].head(2)
     reasons = [f"run '{run}' has no layers to probe" for run in two_cells["run"]]
@@ -41,7 +41,7 @@ def test_cells_whose_reasons_differ_only_in_the_run_share_a_row(grid: Grid) -> N
     assert table.frame[["cells", "reason"]].to_numpy().tolist() == [[2, "the run has no layers to probe"]]
 
 
-def test_diverged_cells_have_their_own_status(grid: Grid) -> None:
+def test_diverged_cells_have_a_separate_status(grid: Grid) -> None:
     cells = tables.read_all("cells", grid.folder)
     statuses = ["diverged", "failed", "done"]
     three_cells = cells[cells["kind"].eq("train")].head(3).assign(status=statuses, preset="smoke")
@@ -53,7 +53,7 @@ def test_diverged_cells_have_their_own_status(grid: Grid) -> None:
     assert set(table.frame["status"]) == {"diverged", "failed"}
 
 
-def test_section_is_absent_without_sweep(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_section_is_omitted_without_a_sweep(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("values-only")
     tables.write("values", tables.read_all("values", grid.folder), folder / "all.values.parquet", {})
     assert coverage.section(load_results(folder)) is None
@@ -81,9 +81,7 @@ def test_the_evaluation_of_a_diverged_run_is_not_listed_as_missing(grid: Grid, t
 
 
 @pytest.mark.slow
-def test_the_command_for_a_missing_shift_beyond_the_trained_length_has_the_option_shift(
-    grid: Grid, tmp_path: Path
-) -> None:
+def test_the_command_for_a_missing_shift_with_more_examples_has_the_option_shift(grid: Grid, tmp_path: Path) -> None:
     values = tables.read_all("values", grid.folder)
     row = values[values["kind"].eq("backbone") & values["evaluator"].eq("next")].head(1)
     rows = pd.concat([values, row.assign(shift="orthants+points-80")], ignore_index=True)
@@ -92,7 +90,7 @@ def test_the_command_for_a_missing_shift_beyond_the_trained_length_has_the_optio
     assert commands and all(command.endswith(" --shift orthants+points-80") for command in commands)
 
 
-def test_the_section_on_missing_results_refers_to_coverage_if_cells_failed(grid: Grid) -> None:
+def test_missing_results_refer_to_the_section_on_coverage_if_cells_failed(grid: Grid) -> None:
     values, cells = tables.read_all("values", grid.folder), tables.read_all("cells", grid.folder)
     one_baseline = results_from_values(values[values["run"].eq("knn-3") & values["task"].eq("linear")])
     done = cells[cells["status"].eq("done")].head(2)
@@ -102,7 +100,7 @@ def test_the_section_on_missing_results_refers_to_coverage_if_cells_failed(grid:
 
 
 @pytest.mark.slow
-def test_the_summary_of_a_run_without_score_is_listed_as_missing(grid: Grid, tmp_path: Path) -> None:
+def test_a_run_without_a_score_is_listed_with_a_missing_summary(grid: Grid, tmp_path: Path) -> None:
     values = tables.read_all("values", grid.folder)
     run = values.loc[values["kind"].eq("backbone") & values["metric"].eq("score"), "run"].iloc[0]
 

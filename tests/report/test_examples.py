@@ -1,4 +1,4 @@
-"""Examples of episodes: bands of predictions and of the oracle, completed images, and their section in the report."""
+"""The section on examples: predictive bands of contestants and oracle, joint samples, and completed images."""
 
 import base64
 import re
@@ -39,7 +39,7 @@ def gallery(targets_blocks: dict[str, Block]) -> Gallery:
 
 
 @pytest.mark.slow
-def test_bands_show_predictions_and_oracle(targets_blocks: dict[str, Block], targets_results: Path) -> None:
+def test_bands_show_predictions_and_the_oracle(targets_blocks: dict[str, Block], targets_results: Path) -> None:
     figure = _figure(targets_blocks, f"{GP}-examples-none")
     titles = [panel.title for panel in figure.panels]
     contestants = ["pt-tnp", "icicl-tnp, 0 related", "icicl-tnp, 1 related", "icicl-tnp, 3 related"]
@@ -58,12 +58,12 @@ def test_bands_show_predictions_and_oracle(targets_blocks: dict[str, Block], tar
     assert "oracle-kernel" in figure.caption
 
 
-def test_each_contestant_has_one_panel_for_first_episode(targets_blocks: dict[str, Block]) -> None:
+def test_each_contestant_has_one_panel_for_the_first_episode(targets_blocks: dict[str, Block]) -> None:
     titles = [panel.title for panel in _figure(targets_blocks, f"{GP}-examples-all").panels]
     assert titles == ["oracle-bayes, 3 related", "icicl-tnp, 3 related", "pt-tnp", "cnp", "knn-3"]
 
 
-def test_joint_samples_begin_with_those_of_oracles(targets_blocks: dict[str, Block]) -> None:
+def test_oracles_come_first_in_the_figure_of_joint_samples(targets_blocks: dict[str, Block]) -> None:
     figure = _figure(targets_blocks, f"{GP}-examples-drawn")
     titles = [panel.title for panel in figure.panels]
     assert titles[:2] == ["oracle-kernel", "oracle-bayes"] and set(titles[2:]) == {"icicl-tnp", "pt-tnp", "cnp"}
@@ -102,11 +102,11 @@ def test_pictures_show_images_row_by_row(gallery: Gallery) -> None:
     expected[np.arange(synthetic.SIDE**2).reshape(image.shape) % 4 > 0] = BLUE
     assert np.array_equal(context[::scale, ::scale], expected)
     assert (related[::scale, ::scale] == BLUE).all(-1).sum() == synthetic.SIDE**2 / 2
-    # The brightness is 0.5, plus 0.1 for each of two related datasets.
+    # The brightness is 0.5 plus 0.1 for each of two related datasets.
     assert np.array_equal(predictions[2][::scale, ::scale, 0], np.rint(0.7 * 255 * image))
 
 
-def test_pictures_of_interval_widths_are_relative_to_the_widest_interval(gallery: Gallery) -> None:
+def test_interval_widths_are_drawn_relative_to_the_widest_interval(gallery: Gallery) -> None:
     by_n_related = [f"icicl-tnp, {n} related" for n in range(3)]
     assert gallery.columns[3:] == (*by_n_related, "cnp", "mean")
     label, pictures = gallery.rows[1]
@@ -124,7 +124,7 @@ def test_only_complete_grids_of_pixels_are_drawn_as_images() -> None:
     assert pixel_count(grid.assign(x2=None)) is None
 
 
-def test_exported_gallery_names_rows_and_columns(gallery: Gallery) -> None:
+def test_an_exported_gallery_names_its_rows_and_columns(gallery: Gallery) -> None:
     gallery_svg = ElementTree.fromstring(exports.gallery_svg(gallery))
     texts = {node.text for node in gallery_svg.iter("{http://www.w3.org/2000/svg}text")}
     assert {*gallery.columns, *(title for title, _ in gallery.rows)} == texts
@@ -132,7 +132,7 @@ def test_exported_gallery_names_rows_and_columns(gallery: Gallery) -> None:
     assert len(list(gallery_svg.iter("{http://www.w3.org/2000/svg}image"))) == len(pictures)
 
 
-def test_page_contains_pictures_with_descriptions(targets_page: Path) -> None:
+def test_pictures_on_the_page_have_descriptions(targets_page: Path) -> None:
     html = targets_page.read_text(encoding="utf-8")
     document = Document(html)
     assert all(link.startswith(("#", "tables/", "figures/", "data:image/png;base64,")) for link in document.links)
@@ -146,7 +146,7 @@ def test_page_contains_pictures_with_descriptions(targets_page: Path) -> None:
     assert document.tags.count("th") == document.scopes
 
 
-def test_section_is_absent_without_examples(targets_results: Path, tmp_path: Path) -> None:
+def test_the_section_is_omitted_without_examples(targets_results: Path, tmp_path: Path) -> None:
     values = tables.read_all("values", targets_results).query("task == 'image-completion' and shift == 'none'")
     tables.write("values", values, tmp_path / "r" / "a.values.parquet", {})
     titles = {
@@ -158,8 +158,8 @@ def test_section_is_absent_without_examples(targets_results: Path, tmp_path: Pat
     assert "Examples" not in titles
 
 
-def test_section_is_absent_without_points_of_episodes(targets_results: Path, tmp_path: Path) -> None:
-    """An interrupted evaluation can have written predictions without the points of their episodes."""
+def test_the_section_is_omitted_without_the_points_of_episodes(targets_results: Path, tmp_path: Path) -> None:
+    """An interrupted evaluation can leave predictions without the points of their episodes."""
     values = tables.read_all("values", targets_results).query("task == 'image-completion' and shift == 'none'")
     tables.write("values", values, tmp_path / "r" / "a.values.parquet", {})
     predicted = tables.read_all("examples", targets_results).query("role == 'predicted'")
@@ -172,7 +172,7 @@ def test_section_is_absent_without_points_of_episodes(targets_results: Path, tmp
     assert "Related datasets" in titles and "Examples" not in titles
 
 
-def test_caption_describes_drawn_contestants(targets_results: Path) -> None:
+def test_the_caption_describes_only_contestants_in_the_figure(targets_results: Path) -> None:
     (task,) = (task for task in load_results(targets_results).slices if task.id == GP)
     pt_tnp, cnp, icicl_tnp = (
         DrawnContestant("pt-tnp", 0, False),

@@ -1,4 +1,4 @@
-"""Exported files: CSV with all digits, escaped Markdown and LaTeX, and figures as PNG, SVG and PDF."""
+"""Exported files: CSV with all digits, escaped Markdown and LaTeX, and figures in PNG, SVG and PDF."""
 
 import csv
 import xml.etree.ElementTree as ElementTree
@@ -38,7 +38,7 @@ def table() -> Table:
 
 
 def _check_csv(path: Path, frame: pd.DataFrame) -> None:
-    """Assert that a file has the columns of a frame, its values with all digits, and empty cells for missing values."""
+    """Assert that a file has the columns and values of a frame with all digits, and empty cells for missing values."""
     with path.open(encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
     assert header == [str(column) for column in frame.columns]
@@ -116,7 +116,7 @@ def test_a_gallery_is_written_as_pdf_with_its_pictures(tmp_path: Path) -> None:
     assert images["empty"] < images["grey"]
 
 
-def test_numbers_are_formatted_for_readers() -> None:
+def test_numbers_and_durations_are_formatted_with_few_digits() -> None:
     assert [number(v) for v in (0, 1, 0.0123456, 99.96, 123456789, float("inf"))] == [
         "0",
         "1.00",
@@ -129,7 +129,7 @@ def test_numbers_are_formatted_for_readers() -> None:
     assert [seconds(v) for v in (0.39951, 59.9, 60, 3600)] == ["400 ms", "59.9 s", "1 min 0 s", "1 h 0 min"]
 
 
-def test_slugs_of_different_names_differ() -> None:
+def test_slugs_are_distinct_short_and_safe_as_file_names() -> None:
     assert slug("a b") != slug("a/b") != slug("a-b")
     assert "/" not in slug("../../etc/passwd")
     assert not slug("..").startswith(".")

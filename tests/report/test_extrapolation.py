@@ -1,4 +1,4 @@
-"""The section on extrapolation: slices by trained length, panels for shifts, and vertical rules at trained lengths."""
+"""The section on extrapolation: slices by trained length, panels for shifts, and marked trained lengths."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ FAR = 40
 
 
 def curve(run: str, contestant: str, kind: str, shift: str, last: int, level: float = 1.0) -> pd.DataFrame:
-    """A curve that falls from 1 to 0.01 at n = 10 and stays there, times `level`."""
+    """Return `level` times a curve that falls from 1 to 0.01 at n = 10 and is constant afterwards."""
     n = np.arange(last + 1)
     value = level * np.maximum(10.0 ** (-n / 5), 0.01)
     columns = {
@@ -48,7 +48,7 @@ def curve(run: str, contestant: str, kind: str, shift: str, last: int, level: fl
 
 
 def area_row(rows: pd.DataFrame) -> pd.DataFrame:
-    """The row with the area under a curve."""
+    """Return the row with the area under a curve."""
     mean = rows["value"].mean()
     first_row = rows.iloc[:1]
     return first_row.assign(metric="auc", value=mean, low=0.9 * mean, high=1.1 * mean, n_context=None)
@@ -56,7 +56,7 @@ def area_row(rows: pd.DataFrame) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def two_lengths(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Two runs of GPT-2 and one of Mamba trained with 10 examples, and one of Mamba trained with 20.
+    """Results of two GPT-2 runs and a Mamba run trained with 10 examples, and a Mamba run trained with 20.
 
     All are evaluated with up to 40 examples, in-distribution and under the shift `orthants`.
     """
@@ -93,7 +93,7 @@ def test_trained_lengths_are_inferred_from_prompt_sets(two_lengths: Results) -> 
     assert pd.isna(by_prompts[f"points-{FAR}-{FAR}"]), "prompts that all lengths share"
 
 
-def test_each_trained_length_has_its_own_slice(two_lengths: Results) -> None:
+def test_each_trained_length_has_a_separate_slice(two_lengths: Results) -> None:
     assert two_lengths.excluded_rows == ()
     assert [(s.id, s.trained_length) for s in two_lengths.slices] == [
         ("linear-small-trained-10", 10),
@@ -102,7 +102,7 @@ def test_each_trained_length_has_its_own_slice(two_lengths: Results) -> None:
 
 
 def test_curves_of_different_trained_lengths_are_not_averaged(two_lengths: Results) -> None:
-    """Each slice has the runs of its length, and the baselines on the same prompts."""
+    """Each slice has runs of one length, and the baselines on the same prompts."""
     ten, twenty = two_lengths.slices
     ten_examples = "shift == 'none' and n_context == 10"
     assert ten.curves.query(ten_examples).set_index("contestant")["value"].to_dict() == pytest.approx(
@@ -117,7 +117,7 @@ def test_curves_of_different_trained_lengths_are_not_averaged(two_lengths: Resul
         assert set(board.frame["contestant"]) == names | {"least-squares", "zero"}
 
 
-def test_shifts_beyond_trained_length_have_panels(two_lengths: Results) -> None:
+def test_shifts_beyond_the_trained_length_have_panels(two_lengths: Results) -> None:
     figure = figures(two_lengths)[f"linear-small-trained-10-shifted-points-{FAR}-next-squared-error"]
     assert [panel.title for panel in figure.panels] == ["in-distribution", "orthants"]
     for panel, view in zip(figure.panels, figure.static["concat"], strict=True):
@@ -128,7 +128,7 @@ def test_shifts_beyond_trained_length_have_panels(two_lengths: Results) -> None:
 
 
 @pytest.mark.slow
-def test_trained_lengths_have_panels_with_rules(two_lengths: Results) -> None:
+def test_each_trained_length_has_a_panel_with_a_rule_at_this_length(two_lengths: Results) -> None:
     figure = figures(two_lengths)[f"linear-small-trained-10-by-trained-length-points-{FAR}-next-squared-error"]
     assert [panel.title for panel in figure.panels] == ["trained with 10 examples", "trained with 20 examples"]
     lengths = [
@@ -153,7 +153,7 @@ def test_a_single_trained_length_has_one_slice_without_a_suffix(two_lengths: Res
 
 
 @pytest.mark.slow
-def test_caption_names_models_that_support_fewer_examples(tmp_path: Path) -> None:
+def test_the_caption_names_models_that_support_fewer_examples(tmp_path: Path) -> None:
     shift = f"points-{FAR}"
     name = f"linear-small-{shift}-next-squared-error"
     curves = [curve("gpt2", "gpt2", "backbone", shift, FAR), curve("zero", "zero", "baseline", shift, FAR)]
@@ -176,10 +176,10 @@ def test_caption_names_models_that_support_fewer_examples(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_panels_of_trained_lengths_have_only_runs_of_their_length(
+def test_the_panel_of_a_trained_length_has_only_runs_of_this_length(
     two_lengths: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If lines are means over seeds, a run that failed at one length is missing only in the panel of this length."""
+    """Lines are means over seeds. A run that failed at one length removes a line only from the panel of this length."""
     rows = two_lengths.rows[two_lengths.rows["run"] != "mamba"].drop(columns="backbone")
     tables.write("values", rows, tmp_path / "a.values.parquet", {})
     name = f"linear-small-trained-10-by-trained-length-points-{FAR}-next-squared-error"
@@ -196,7 +196,7 @@ def test_panels_of_trained_lengths_have_only_runs_of_their_length(
     assert set(data["panel"]) == {"trained with 10 examples"}
 
 
-def test_the_table_of_budgets_has_a_row_per_trained_length(two_lengths: Results) -> None:
+def test_the_table_of_training_budgets_has_a_row_per_trained_length(two_lengths: Results) -> None:
     shared = {"task": "linear", "preset": "small", "phase": "model", "metric": "parameters", "device": "cpu"}
     shared |= {"threads": 1, "version": "0"}
     sizes = {"gpt2-s0": ("gpt2", 100.0), "mamba": ("mamba", 110.0), "mamba-20": ("mamba", 120.0)}

@@ -1,4 +1,4 @@
-"""Runs that failed at all or some context sizes, or diverged: reasons are listed, and means over seeds are missing."""
+"""Runs that diverged, or failed at some or all context sizes: their reasons are listed, and means are missing."""
 
 import shutil
 from dataclasses import replace
@@ -22,7 +22,7 @@ FAILED_RUN, SIZES = "linear-gpt2-small-s1", (2, 5, 20)
 
 
 def write_failed(results: Path, folder: Path, at_all_sizes: bool) -> Path:
-    """Copy the synthetic results, and mark one of three seeds as failed on one task, at all or some context sizes."""
+    """Copy the synthetic results, and mark one of three seeds on a task as failed, at all or some context sizes."""
     shutil.copytree(results, folder, dirs_exist_ok=True)
     table = folder / "tables" / "linear.values.parquet"
     values = tables.read("values", table)
@@ -50,7 +50,7 @@ def linear_task(failed_results: Results) -> Slice:
 
 
 @pytest.mark.slow
-def test_failed_contestant_is_last_without_rank(linear_task: Slice) -> None:
+def test_a_failed_contestant_is_last_and_has_no_rank(linear_task: Slice) -> None:
     section = leaderboard.section(linear_task)
     assert section is not None
     (board,) = (block for block in section.walk() if isinstance(block, Table) and not block.linked)
@@ -62,14 +62,14 @@ def test_failed_contestant_is_last_without_rank(linear_task: Slice) -> None:
     assert pd.notna(board.frame.set_index("contestant").loc["mamba", "rank"])
 
 
-def test_means_are_over_all_seeds_or_missing(linear_task: Slice) -> None:
+def test_a_mean_is_over_all_seeds_or_missing(linear_task: Slice) -> None:
     curve = linear_task.curves[linear_task.curves["contestant"].eq("gpt2") & linear_task.curves["shift"].eq("none")]
     assert not curve["n_context"].isin(SIZES).any() and (curve["runs"] == 3).all()
     summaries = linear_task.summaries[linear_task.summaries["shift"].eq("none")]
     assert "gpt2" not in set(summaries["contestant"]) and "mamba" in set(summaries["contestant"])
 
 
-def test_score_is_missing_only_on_the_failed_task(failed_results: Results) -> None:
+def test_a_score_is_missing_only_on_the_failed_task(failed_results: Results) -> None:
     contests = normalised.contests(failed_results, "small")
     contestants = {contest.task.task: set(contest.scores["contestant"]) for contest in contests}
     assert "gpt2" not in contestants["linear"] and "gpt2" in contestants["sparse-linear"]
@@ -77,7 +77,7 @@ def test_score_is_missing_only_on_the_failed_task(failed_results: Results) -> No
     assert _reasons(failed_results, contests)[title, "gpt2"] == {"failed": [f"{FAILED_RUN}: {REASON}"]}
 
 
-def test_failed_run_is_listed_once(failed_results: Results) -> None:
+def test_a_failed_run_is_listed_once(failed_results: Results) -> None:
     frames = {block.name: block.frame for block in missing.section(failed_results).walk() if isinstance(block, Table)}
     rows = frames["failed"][frames["failed"]["run"] == FAILED_RUN]
     assert rows["reason"].tolist() == [REASON]
@@ -85,7 +85,7 @@ def test_failed_run_is_listed_once(failed_results: Results) -> None:
 
 @pytest.fixture(scope="module")
 def diverged_results(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """The synthetic results, but the training of one of three seeds diverged on one task, so it has no evaluation."""
+    """The synthetic results, except that one of three seeds on a task diverged and was not evaluated."""
     folder = tmp_path_factory.mktemp("diverged")
     shutil.copytree(results, folder, dirs_exist_ok=True)
     table = folder / "tables" / "linear.values.parquet"
@@ -99,7 +99,7 @@ def diverged_results(results: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return load_results(folder)
 
 
-def test_contestant_with_diverged_seed_has_no_mean(diverged_results: Results) -> None:
+def test_a_contestant_with_a_diverged_seed_has_no_mean(diverged_results: Results) -> None:
     by_name = {task.task: task for task in diverged_results.slices}
     for rows in (by_name["linear"].curves, by_name["linear"].summaries):
         assert "gpt2" not in set(rows["contestant"]) and "mamba" in set(rows["contestant"])
@@ -110,23 +110,23 @@ def test_contestant_with_diverged_seed_has_no_mean(diverged_results: Results) ->
     assert _reasons(diverged_results, contests)[linear.title, "gpt2"] == {"diverged": [f"{FAILED_RUN}: {DIVERGED}"]}
 
 
-def test_diverged_contestant_is_last_with_reason(diverged_results: Results) -> None:
+def test_a_diverged_contestant_is_last_and_its_reason_is_listed(diverged_results: Results) -> None:
     section = leaderboard.section(next(task for task in diverged_results.slices if task.task == "linear"))
     assert section is not None
     (board,) = (block for block in section.walk() if isinstance(block, Table) and not block.linked)
     assert board.frame.iloc[-1][["contestant", "reason"]].tolist() == ["gpt2", DIVERGED]
 
 
-def test_number_of_steps_ignores_diverged_runs(diverged_results: Results) -> None:
+def test_the_number_of_training_steps_ignores_diverged_runs(diverged_results: Results) -> None:
     (linear,) = (task for task in diverged_results.slices if task.task == "linear")
     assert set(_steps(linear)) == {4000}
 
 
 @pytest.mark.parametrize("length", [None, 20])
-def test_a_diverged_run_of_another_variant_does_not_remove_the_mean(
+def test_a_diverged_run_of_a_different_variant_does_not_remove_the_mean(
     diverged_results: Results, length: int | None
 ) -> None:
-    """A run that diverged with another learning rate is not a seed of this contestant."""
+    """A run that diverged with a different learning rate is not a seed of this contestant."""
     rows = diverged_results.rows.copy()
     rows["variant"] = rows["run"].where(rows["run"].eq(FAILED_RUN), "a").where(rows["kind"].eq("backbone"))
     task = Slice(replace(diverged_results, rows=rows), "linear", "small", length)
@@ -134,7 +134,7 @@ def test_a_diverged_run_of_another_variant_does_not_remove_the_mean(
     assert len(Slice(diverged_results, "linear", "small", length).diverged_rows) == 1, "without variants"
 
 
-def test_method_on_backbone_with_diverged_seed_has_no_mean(diverged_results: Results) -> None:
+def test_a_method_has_no_mean_if_a_seed_of_its_backbone_diverged(diverged_results: Results) -> None:
     rows = diverged_results.rows[
         diverged_results.rows["contestant"].eq("gpt2") & diverged_results.rows["status"].eq("ok")
     ]
@@ -146,7 +146,7 @@ def test_method_on_backbone_with_diverged_seed_has_no_mean(diverged_results: Res
 
 
 @pytest.mark.slow
-def test_skipped_sizes_are_listed_as_skipped(results: Path, tmp_path: Path) -> None:
+def test_skipped_context_sizes_are_listed_as_skipped(results: Path, tmp_path: Path) -> None:
     table = write_failed(results, tmp_path, at_all_sizes=False) / "tables" / "linear.values.parquet"
     values = tables.read("values", table)
     has_failed = values["run"].eq(FAILED_RUN) & values["status"].eq("failed")
@@ -160,7 +160,7 @@ def test_skipped_sizes_are_listed_as_skipped(results: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_model_that_failed_on_all_tasks_has_column_in_heat_map(results: Path, tmp_path: Path) -> None:
+def test_a_model_that_failed_on_all_tasks_has_a_column_in_the_heat_map(results: Path, tmp_path: Path) -> None:
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     for table in (tmp_path / "tables").glob("*.values.parquet"):
         values = tables.read("values", table)

@@ -1,4 +1,4 @@
-"""Figures have the numbers of the tables and are valid Vega-Lite, and contestants have different looks."""
+"""Figures show the numbers in the tables and are valid Vega-Lite, and contestants have distinct looks."""
 
 import re
 from dataclasses import replace
@@ -37,7 +37,7 @@ def test_a_task_has_a_figure_for_every_kind_of_curve(figures: dict[str, Figure])
     }
 
 
-def test_a_learning_curve_has_the_numbers_of_the_table(figures: dict[str, Figure], results: Path) -> None:
+def test_a_learning_curve_shows_the_numbers_in_the_table(figures: dict[str, Figure], results: Path) -> None:
     values = tables.read_all("values", results)
     rows = pd.DataFrame(figures["linear-small-curves-next-squared-error"].static["data"]["values"])
     for contestant in ("mamba", "xgboost", "oracle-bayes"):
@@ -51,7 +51,9 @@ def test_a_learning_curve_has_the_numbers_of_the_table(figures: dict[str, Figure
             assert drawn_rows[column].tolist() == table[column].tolist()
 
 
-def test_several_seeds_have_a_mean_with_their_range_and_thin_lines(figures: dict[str, Figure], results: Path) -> None:
+def test_several_seeds_are_drawn_as_a_mean_with_range_and_as_thin_lines(
+    figures: dict[str, Figure], results: Path
+) -> None:
     figure = figures["linear-small-curves-next-squared-error"]
     rows = pd.DataFrame(figure.static["data"]["values"]).query("kind == 'backbone'")
     assert sorted(rows["series"].unique()) == [
@@ -80,9 +82,7 @@ def test_several_seeds_have_a_mean_with_their_range_and_thin_lines(figures: dict
     assert "linear-gpt2-small-s2" in set(rows["label"])
 
 
-def test_the_interval_of_a_mean_is_the_envelope_of_the_intervals_of_its_seeds(
-    report_results: Results, results: Path
-) -> None:
+def test_the_interval_of_a_mean_spans_the_intervals_of_its_seeds(report_results: Results, results: Path) -> None:
     values = tables.read_all("values", results)
     seeds = values.query("task == 'linear' and contestant == 'gpt2' and shift == 'none' and n_context == 7")
     seeds = seeds[seeds["kind"] == "backbone"]
@@ -102,8 +102,8 @@ def test_every_figure_is_valid_vega_lite(figures: dict[str, Figure]) -> None:
         vega_lite.validate(spec)
 
 
-def test_ticks_of_tens_are_plain_numbers() -> None:
-    """Without a number of digits, Vega prints 60 as 6e+1 on an axis with steps of 20."""
+def test_ticks_at_multiples_of_ten_are_plain_numbers() -> None:
+    """By default, Vega prints 60 as 6e+1 on an axis with steps of 20."""
     rows = pd.DataFrame({"n_context": [1.0, 2.0], "value": [-40.0, 60.0], "low": None, "high": None})
     names = {"contestant": "cnp", "kind": "backbone", "label": "cnp", "series": "cnp"}
     data = rows.assign(**names, width=1.0, sparse=True)
@@ -134,19 +134,19 @@ def test_the_trained_length_is_marked(figures: dict[str, Figure]) -> None:
     assert not [layer for layer in shifts.live["layer"] if layer["mark"]["type"] == "rule"]
 
 
-def test_published_numbers_are_diamonds(figures: dict[str, Figure]) -> None:
+def test_published_numbers_are_drawn_as_diamonds(figures: dict[str, Figure]) -> None:
     rows = figures["linear-small-curves-next-squared-error"].static["data"]["values"]
     assert [(r["contestant"], r["n_context"], r["value"]) for r in rows if r["kind"] == "published"] == [
         ("gpt2", 10, 0.05)
     ]
 
 
-def test_a_curve_with_gaps_in_its_sizes_is_drawn_with_points(figures: dict[str, Figure]) -> None:
+def test_a_curve_that_skips_context_sizes_is_drawn_with_points(figures: dict[str, Figure]) -> None:
     rows = figures["linear-small-curves-next-squared-error"].static["data"]["values"]
     assert {r["contestant"] for r in rows if r["sparse"]} == {"xgboost"}
 
 
-def test_every_shift_has_a_panel_with_its_rows(figures: dict[str, Figure]) -> None:
+def test_every_shift_has_a_panel(figures: dict[str, Figure]) -> None:
     figure = figures["linear-small-shifts-next-squared-error"]
     assert [panel.title for panel in figure.panels] == ["input-scale-2", "noisy", "orthants"]
     assert sum(len(view["data"]["values"]) for view in figure.static["concat"]) == len(figure.data)
@@ -154,7 +154,7 @@ def test_every_shift_has_a_panel_with_its_rows(figures: dict[str, Figure]) -> No
     assert "mamba" not in {r["contestant"] for r in noisy}, "its cell failed"
 
 
-def test_missing_and_infinite_values_become_none() -> None:
+def test_missing_and_infinite_values_are_exported_as_none() -> None:
     data = pd.DataFrame({"value": pd.array([1.0, float("inf"), None], dtype="Float64"), "n": [1, 2, 3]})
     assert [row["value"] for row in curves.records(data)] == [1.0, None, None]
 
@@ -168,7 +168,7 @@ def test_every_metric_has_a_valid_y_range(name: str) -> None:
         assert low > 0 or not metric(name).logarithmic
 
 
-def test_the_y_range_follows_the_backbones() -> None:
+def test_the_y_range_is_determined_by_the_backbones() -> None:
     data = pd.DataFrame({"value": [1.0, 0.02, 1e-20, 300.0], "kind": ["backbone", "backbone", "oracle", "baseline"]})
     low, high = curves.domain(data, metric("squared_error"))
     assert 1e-4 < low <= 0.02
@@ -190,7 +190,7 @@ def test_an_oracle_without_error_does_not_extend_the_y_range() -> None:
     assert 0.001 < low < 0.004
 
 
-def test_the_legend_is_in_the_order_in_which_the_lines_end(figures: dict[str, Figure]) -> None:
+def test_the_legend_has_the_order_of_the_right_ends_of_the_lines(figures: dict[str, Figure]) -> None:
     figure = figures["linear-small-curves-next-squared-error"]
     lines = figure.data[figure.data["kind"] != "published"].sort_values("n_context")
     ends = lines.groupby(["contestant", "series"]).tail(1).groupby("contestant")["value"].mean()
@@ -209,14 +209,14 @@ def test_an_axis_is_logarithmic_if_backbones_span_a_decade(values: list[float], 
         assert curves.domain(data, metric("unknown_error")) == (0.0, 1.05 * 1.5)
 
 
-def test_the_look_of_a_shipped_backbone_does_not_depend_on_the_other_contestants() -> None:
+def test_the_look_of_a_shipped_backbone_does_not_depend_on_other_contestants() -> None:
     few, many = looks(["mamba", "s4d"], [], []), looks(["cnp", "gpt2", "mamba", "s4", "s4d", "tnp"], [], [])
     assert few["mamba"] == many["mamba"]
     assert few["s4d"] == many["s4d"]
     assert len({(look.colour, look.dash) for look in many.values()}) == len(many)
 
 
-def test_looks_of_all_contestants_differ_in_colour_or_dash() -> None:
+def test_all_contestants_differ_in_colour_or_dash() -> None:
     backbones, baselines = [f"net-{i}" for i in range(13)], [f"base-{i}" for i in range(20)]
     by_name = looks(backbones, baselines, ["oracle-bayes"])
     assert len({(look.colour, look.dash) for look in by_name.values()}) == len(by_name)
@@ -235,7 +235,7 @@ def test_only_the_best_variant_of_a_baseline_is_in_the_foreground(report_results
     assert by_name["lasso-1"] == BACKGROUND
 
 
-def test_every_row_of_a_figure_names_its_runs(figures: dict[str, Figure], results: Path) -> None:
+def test_every_row_of_a_figure_lists_its_runs(figures: dict[str, Figure], results: Path) -> None:
     runs = {*tables.read_all("values", results)["run"], *tables.read_all("costs", results)["run"]}
     for name, figure in figures.items():
         rows = figure.rows()
@@ -245,7 +245,7 @@ def test_every_row_of_a_figure_names_its_runs(figures: dict[str, Figure], result
         assert len(rows) == len(figure.data)
 
 
-# Linear RGB under protanopia and deuteranopia: Machado, Oliveira and Fernandes (2009), severity 1.
+# Matrices for linear RGB under protanopia and deuteranopia (Machado, Oliveira and Fernandes 2009, severity 1).
 VISION = {
     "normal": np.eye(3),
     "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
@@ -254,7 +254,7 @@ VISION = {
 
 
 def _lab(colour: str, vision: str) -> np.ndarray:
-    """CIE L*a*b* (D65) of an sRGB colour."""
+    """Return CIE L*a*b* (D65) of an sRGB colour."""
     srgb = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
     linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
     perceived = np.clip(np.asarray(VISION[vision]) @ linear, 0, 1)
@@ -266,14 +266,14 @@ def _lab(colour: str, vision: str) -> np.ndarray:
 
 @pytest.mark.parametrize("vision", list(VISION))
 @pytest.mark.parametrize("kind", [CAUSAL_LOOKS, SET_LOOKS])
-def test_the_colours_of_one_kind_differ_under_colour_blindness(kind: dict[str, Look], vision: str) -> None:
-    """A difference of 2.3 is just noticeable; lines need several times that."""
+def test_colours_of_models_of_the_same_kind_differ_under_colour_blindness(kind: dict[str, Look], vision: str) -> None:
+    """A difference of 2.3 is just noticeable. Lines need several times as much."""
     for a, b in combinations(kind.values(), 2):
         assert np.linalg.norm(_lab(a.colour, vision) - _lab(b.colour, vision)) > 15
 
 
 def test_shipped_backbones_differ_without_colour() -> None:
-    """Causal and set models differ in dash and fill, models of one kind in shape, and variants also in dash."""
+    """Causal and set models differ in dash and fill, models of the same kind in shape, and variants also in dash."""
     styled_looks = [
         look for name, look in SHIPPED_LOOKS.items() if name in ARCHITECTURE_LOOKS or name in style.VARIANT_SHAPES
     ]
@@ -283,7 +283,7 @@ def test_shipped_backbones_differ_without_colour() -> None:
     assert len({(look.colour, look.dash) for look in SHIPPED_LOOKS.values()}) == len(SHIPPED_LOOKS)
 
 
-def test_orders_are_those_of_the_classes_and_variants_have_the_colour_of_their_backbone() -> None:
+def test_looks_agree_with_the_order_of_the_class_and_the_colour_of_the_backbone() -> None:
     assert set(ARCHITECTURE_LOOKS) == {*style.BACKBONE_STYLES} <= set(BACKBONES.architectures())
     for name, look in SHIPPED_LOOKS.items():
         assert BACKBONES.get(name).order == look.order
@@ -316,8 +316,8 @@ def test_a_new_variant_has_the_colour_of_its_backbone_and_a_unique_dash(monkeypa
     assert variant.dash not in {look.dash for look in ARCHITECTURE_LOOKS.values()}
 
 
-def test_every_line_has_a_layer_of_its_width(figures: dict[str, Figure]) -> None:
-    """Numbers on the page have six digits, so a layer for a width with more digits would not select any line."""
+def test_every_line_width_has_a_layer(figures: dict[str, Figure]) -> None:
+    """Numbers on the page have six digits, so a layer for a width with more digits would select no line."""
     figure = figures["linear-small-curves-next-squared-error"]
     layers = re.findall(r"datum\.width === ([\d.]+)", " ".join(str(layer) for layer in figure.live["layer"]))
     widths = {float(f"{width:.6g}") for width in figure.data["width"].dropna()}

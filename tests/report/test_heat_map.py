@@ -41,7 +41,7 @@ def cells(blocks: dict[str, Block]) -> pd.DataFrame:
 
 
 @pytest.mark.slow
-def test_cells_are_means_over_seeds_of_normalised_means(grid: Grid, blocks: dict[str, Block]) -> None:
+def test_cells_are_normalised_scores_averaged_over_seeds(grid: Grid, blocks: dict[str, Block]) -> None:
     figure_cells, table = cells(blocks), blocks["heat-map-grid-numbers"]
     assert isinstance(table, Table)
     table_rows = table.frame.set_index("row")
@@ -60,10 +60,10 @@ def test_cells_are_means_over_seeds_of_normalised_means(grid: Grid, blocks: dict
 
 
 @pytest.mark.slow
-def test_backbones_not_different_from_guessing_are_marked(
+def test_backbones_that_do_not_differ_significantly_from_guessing_are_marked(
     grid_results: Results, blocks: dict[str, Block], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mark depends on the paired difference to the zero predictor, or without one on the interval of the score."""
+    """The mark depends on the paired difference from the zero predictor, or on the interval of the score without it."""
     assert not cells(blocks)["reason"].eq(heat_map.NOT_DIFFERENT).any(), "all intervals are above 0"
     rows = grid_results.rows
     lowered = rows["metric"].eq("score") & rows["task"].eq("linear") & rows["contestant"].isin(["cnp", "knn-3"])
@@ -91,7 +91,7 @@ def test_backbones_not_different_from_guessing_are_marked(
     assert "1 score" in figure.caption
 
 
-def test_cells_without_score_have_mark_and_reason(blocks: dict[str, Block]) -> None:
+def test_cells_without_a_score_have_a_mark_and_a_reason(blocks: dict[str, Block]) -> None:
     figure_cells = cells(blocks)
     n_rows = sum(len(evaluators) for evaluators in TASKS.values())
     assert len(figure_cells[figure_cells["panel"] == "models"]) == n_rows * (len(BACKBONES) - 1)
@@ -102,13 +102,13 @@ def test_cells_without_score_have_mark_and_reason(blocks: dict[str, Block]) -> N
     assert one_seed["status"] == "ok" and FAILED in one_seed["reason"] and one_seed["runs"] == 1
 
 
-def test_model_with_results_on_few_rows_is_in_a_separate_panel(blocks: dict[str, Block]) -> None:
+def test_a_model_that_applies_to_few_tasks_is_in_a_separate_panel(blocks: dict[str, Block]) -> None:
     partial_models = cells(blocks).query("panel == 'models on some tasks'").reset_index()
     assert set(partial_models["contestant"]) == {ONLY_TARGETS}
     assert len(partial_models) and partial_models["status"].eq("ok").all()
 
 
-def test_best_baseline_of_each_row_is_named(blocks: dict[str, Block]) -> None:
+def test_the_best_baseline_of_each_row_is_named(blocks: dict[str, Block]) -> None:
     best = cells(blocks).xs("best baseline", level="contestant")
     assert best.loc["linear", "score"] == pytest.approx(0.3 / 0.8)
     assert best.loc["linear", "reason"] == "knn-3"
@@ -135,7 +135,7 @@ def test_columns_are_ordered_by_mean_rank(grid: Grid, blocks: dict[str, Block]) 
     assert [ranks[name] for name in order] == sorted(ranks[name] for name in order)
 
 
-def test_backbones_on_less_than_half_of_rows_come_last(grid_results: Results) -> None:
+def test_backbones_with_scores_on_less_than_half_of_the_rows_come_last(grid_results: Results) -> None:
     rows = [f"r{i}" for i in range(6)]
     by_name = {
         "all": dict.fromkeys(rows, 0.5),
@@ -155,12 +155,12 @@ def test_numbers_are_readable_on_all_colours() -> None:
     for score in np.linspace(-3, 3, 1201):
         ink = (255, 255, 255) if score < low or score > high else (0, 0, 0)
         assert figures.contrast(figures.score_colour(score), ink) >= 4.5
-    # According to WCAG 2, #767676 is the lightest grey with a contrast of at least 4.5 to white.
+    # In WCAG 2, #767676 is the lightest grey with a contrast of at least 4.5 to white.
     assert figures.contrast((0x76, 0x76, 0x76), (255, 255, 255)) == pytest.approx(4.54, abs=0.005)
 
 
 def test_colours_of_positive_and_negative_scores_differ_under_colour_blindness() -> None:
-    """The colours differ in blue and red, which can be distinguished with protanopia and deuteranopia."""
+    """One is more blue and the other more red, a difference that is visible with protanopia and deuteranopia."""
     for score in np.linspace(0.3, 1.25, 20):
         red, _, blue = figures.score_colour(score)
         assert blue - red > 40
@@ -169,7 +169,7 @@ def test_colours_of_positive_and_negative_scores_differ_under_colour_blindness()
         assert red - blue > 40
 
 
-def test_gain_from_related_datasets_is_on_score_scale(grid: Grid, tmp_path: Path) -> None:
+def test_the_gain_from_related_datasets_is_a_difference_in_score(grid: Grid, tmp_path: Path) -> None:
     values = tables.read("values", grid.folder / "tables" / "gp-mixture.values.parquet")
     with_related = values[(values["contestant"] == ONLY_TARGETS) & (values["metric"] == "score")]
     with_related = with_related.assign(n_related=2, value=with_related["value"] + 0.25)
@@ -181,7 +181,7 @@ def test_gain_from_related_datasets_is_on_score_scale(grid: Grid, tmp_path: Path
     assert table.frame["adds"].tolist() == pytest.approx([0.25])
 
 
-def test_page_draws_columns_in_order_of_data(blocks: dict[str, Block]) -> None:
+def test_columns_are_drawn_in_the_order_of_the_data(blocks: dict[str, Block]) -> None:
     """A cell without a score must not move its column to the front."""
     figure = blocks["heat-map-grid"]
     assert isinstance(figure, Figure)
@@ -208,7 +208,7 @@ def test_user_defined_backbones_are_highlighted(grid_results: Results) -> None:
     assert re.findall(r'<th scope="col" class="number own">(.*?)</th>', html) == ["tnp"]
 
 
-def test_narrow_columns_have_class_names_without_modules(blocks: dict[str, Block]) -> None:
+def test_narrow_columns_show_class_names_without_modules(blocks: dict[str, Block]) -> None:
     """Tooltips, tables and files have the full names."""
     figure = blocks["heat-map-grid"]
     assert isinstance(figure, Figure)
@@ -229,7 +229,7 @@ def test_narrow_columns_have_class_names_without_modules(blocks: dict[str, Block
 
 
 @pytest.mark.slow
-def test_table_of_separation_compares_gaps_between_backbones_with_the_deviation_over_seeds(
+def test_the_separation_table_relates_gaps_between_backbones_to_the_deviation_over_seeds(
     grid_results: Results,
 ) -> None:
     section = heat_map.section(grid_results)
@@ -244,7 +244,7 @@ def test_table_of_separation_compares_gaps_between_backbones_with_the_deviation_
         assert row["tells"] == ("yes" if row["gap"] > 2 * row["sd"] else "no")
 
 
-def test_tasks_and_variants_of_the_user_are_not_in_the_heat_map(grid: Grid, tmp_path: Path) -> None:
+def test_user_defined_tasks_and_variants_are_not_in_the_heat_map(grid: Grid, tmp_path: Path) -> None:
     values = tables.read_all("values", grid.folder)
     linear = values[values["task"].eq("linear")]
     wide = linear[linear["contestant"].eq("gpt2")]

@@ -1,4 +1,4 @@
-"""Reports on tests of a classification family (ICL, IWL, ...): table, curves in training, and plane of ICL and IWL."""
+"""Reports on tests of a classification family (ICL, IWL, ...): table, training curves, and the ICL-IWL plane."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -46,24 +46,24 @@ def figure(blocks: dict[str, Block], name: str) -> Figure:
 
 
 def cell_texts(block: Table) -> dict[str, dict[str, str]]:
-    """The text of each cell, by first column and header."""
+    """Return the text of each cell by first column and header."""
     headers = [column.header for column in block.columns]
     return {row[0].text: dict(zip(headers, (cell.text for cell in row), strict=True)) for row in block.rows()}
 
 
 def stored_rows(results: Results) -> pd.DataFrame:
-    """The rows with the columns that stored tables have."""
+    """Return the rows with only the columns of stored tables."""
     return results.rows.assign(contestant=results.rows["backbone"]).drop(columns="backbone")
 
 
-def test_no_rows_of_tests_are_excluded(bursty: Results) -> None:
-    """Each test has one prompt set in the final evaluation and another one during training."""
+def test_rows_of_all_tests_are_included(bursty: Results) -> None:
+    """Each test has one prompt set for the final evaluation and another for evaluations during training."""
     assert bursty.excluded_rows == ()
     tests = bursty.rows[bursty.rows["axis"].isna() & (bursty.rows["kind"] == "baseline")]
     assert set(tests["evaluator"]) == set(synthetic_bursty.TESTS)
 
 
-def test_table_has_means_over_seeds_chance_and_flip(blocks: dict[str, Block]) -> None:
+def test_the_table_has_means_over_seeds_the_chance_level_and_flip(blocks: dict[str, Block]) -> None:
     rows = cell_texts(table(blocks, "bursty-small-in-context"))
     assert list(rows) == [
         "coqe",
@@ -84,7 +84,7 @@ def test_table_has_means_over_seeds_chance_and_flip(blocks: dict[str, Block]) ->
     assert winners["majority"] == "neither" and winners["chance"] == "–"
 
 
-def test_peak_is_highest_mean_over_seeds(blocks: dict[str, Block]) -> None:
+def test_the_peak_is_the_highest_mean_over_seeds(blocks: dict[str, Block]) -> None:
     frame = table(blocks, "bursty-small-in-context").frame.set_index("name")
     index = int(np.argmax(CURVES["coqe", "icl"]))
     assert frame.loc["coqe", "peak_step"] == STEPS[index] == 1000
@@ -104,7 +104,9 @@ def test_measured_accuracies_are_compared_with_published_ones_by_test(blocks: di
         assert published.loc[("coqe", test), "ours"] == pytest.approx(mean)
 
 
-def test_published_numbers_of_other_data_have_no_difference(blocks: dict[str, Block], bursty: Results) -> None:
+def test_no_difference_is_given_if_published_numbers_are_on_different_data(
+    blocks: dict[str, Block], bursty: Results
+) -> None:
     for name in ("bursty-alpha1-small-published", "published"):
         published = table(blocks, name)
         headers = [column.header for column in published.columns]
@@ -128,7 +130,7 @@ def test_published_numbers_of_other_data_have_no_difference(blocks: dict[str, Bl
     assert set(unknown_data["our_data"]) == {"not stated"}
 
 
-def test_curves_in_training_are_means_and_ranges_over_seeds(blocks: dict[str, Block]) -> None:
+def test_training_curves_are_means_with_ranges_over_seeds(blocks: dict[str, Block]) -> None:
     curves = figure(blocks, "bursty-small-accuracy-in-training")
     assert [panel.title for panel in curves.panels] == ["ICL", "ICL, paired", "IWL", "flip"]
     rows = curves.data[(curves.data["panel"] == "IWL") & (curves.data["contestant"] == "transformer")]
@@ -142,11 +144,11 @@ def test_curves_in_training_are_means_and_ranges_over_seeds(blocks: dict[str, Bl
     assert levels["chance"].tolist() == [0.5] and levels["pixel-1nn"].tolist() == [0.86]
 
 
-def test_training_section_shows_loss(blocks: dict[str, Block]) -> None:
+def test_the_section_on_training_shows_the_loss(blocks: dict[str, Block]) -> None:
     assert set(figure(blocks, "bursty-small-training-loss").data["value"]) == {0.9}
 
 
-def test_plane_shows_final_accuracies_paths_and_peaks(blocks: dict[str, Block]) -> None:
+def test_the_plane_shows_final_accuracies_paths_and_peaks(blocks: dict[str, Block]) -> None:
     plane = figure(blocks, "plane-bursty-small")
     assert [panel.title for panel in plane.panels] == ["all settings", "bursty", "alpha1"]
     data = plane.data
@@ -164,21 +166,21 @@ def test_plane_shows_final_accuracies_paths_and_peaks(blocks: dict[str, Block]) 
     vega_lite.validate(plane.static | {"concat": [plane.static["concat"][0] | {"data": {"values": []}}]})
 
 
-def test_table_of_plane_has_both_accuracies_at_icl_peak(blocks: dict[str, Block]) -> None:
+def test_the_table_of_the_plane_has_both_accuracies_at_the_icl_peak(blocks: dict[str, Block]) -> None:
     frame = table(blocks, "plane-bursty-small-numbers").frame.set_index(["task", "contestant"])
     row, index = frame.loc[("bursty", "coqe")], STEPS.index(1000)
     means = [np.mean([accuracy("coqe", "bursty", test, seed)[index] for seed in (0, 1, 2)]) for test in ("icl", "iwl")]
     assert (row["step"], row["peak"], row["iwl_at_peak"]) == pytest.approx((1000, *means))
 
 
-def test_overview_explains_only_accuracies(sections: list[Section]) -> None:
+def test_the_overview_explains_only_accuracies(sections: list[Section]) -> None:
     reading = next(section for section in sections if section.id == "overview").blocks[0]
     assert isinstance(reading, Text)
     assert [item.split(":")[0] for item in reading.items] == ["Accuracy", "Value and interval"]
 
 
 @pytest.mark.slow
-def test_without_a_final_evaluation_the_accuracy_is_that_of_the_last_training_step(
+def test_without_a_final_evaluation_the_accuracy_after_the_last_training_step_is_used(
     bursty: Results, tmp_path: Path
 ) -> None:
     rows = stored_rows(bursty)
@@ -192,8 +194,8 @@ def test_without_a_final_evaluation_the_accuracy_is_that_of_the_last_training_st
 
 
 @pytest.mark.slow
-def test_contestant_with_diverged_seed_has_no_accuracy(bursty: Results, tmp_path: Path) -> None:
-    """Accuracies before the divergence do not count as final accuracies."""
+def test_a_contestant_with_a_diverged_seed_has_no_accuracy(bursty: Results, tmp_path: Path) -> None:
+    """Accuracies before the divergence are not final accuracies."""
     rows = stored_rows(bursty)
     rows = rows[rows["task"].eq("bursty")]
     of_run = rows["run"].eq("bursty-coqe-small-s1")
@@ -214,7 +216,7 @@ def test_contestant_with_diverged_seed_has_no_accuracy(bursty: Results, tmp_path
 
 
 @pytest.mark.slow
-def test_missing_runs_are_listed_for_backbones_and_not_for_their_variants(bursty: Results, tmp_path: Path) -> None:
+def test_missing_runs_are_listed_for_backbones_but_not_for_variants(bursty: Results, tmp_path: Path) -> None:
     rows = stored_rows(bursty)
     other = rows[rows["contestant"].eq("transformer") & rows["task"].eq("bursty")]
     other = other.assign(task="other", run="other-" + other["run"])
@@ -239,13 +241,13 @@ def test_missing_runs_are_listed_for_backbones_and_not_for_their_variants(bursty
     assert "missing" not in names, "a model that is not applicable at one preset is not applicable at any"
 
 
-def test_overview_has_icl_accuracies(blocks: dict[str, Block]) -> None:
+def test_the_overview_has_icl_accuracies(blocks: dict[str, Block]) -> None:
     frame = table(blocks, "icl").frame.set_index("contestant")
     final = [accuracy("coqe", "bursty", "icl", seed)[-1] for seed in (0, 1, 2)]
     assert frame.loc["coqe", "bursty-small"] == pytest.approx(np.mean(final))
 
 
-def test_rows_on_another_prompt_set_of_a_test_are_excluded(bursty: Results, tmp_path: Path) -> None:
+def test_rows_on_a_different_prompt_set_of_a_test_are_excluded(bursty: Results, tmp_path: Path) -> None:
     rows = stored_rows(bursty)
     rows = rows[rows["task"].eq("bursty") & rows["evaluator"].eq("icl")]
     old = rows[rows["contestant"].eq("majority")].assign(prompt_set="old-set", run="old", contestant="old")

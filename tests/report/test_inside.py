@@ -21,7 +21,7 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Block]:
     return {block.name: block for block in all_blocks if not isinstance(block, Text)}
 
 
-def test_figure_of_ranks_shows_number_of_contexts_as_ceiling(blocks: dict[str, Block]) -> None:
+def test_the_figure_of_ranks_shows_the_number_of_contexts_as_upper_bound(blocks: dict[str, Block]) -> None:
     figure = blocks["combination-small-rank-none"]
     assert isinstance(figure, Figure)
     assert [panel.title for panel in figure.panels] == ["effective rank", "numerical rank"]
@@ -44,7 +44,7 @@ def test_the_table_of_r_squared_has_a_column_per_feature(blocks: dict[str, Block
         assert frame.loc[name, "mean"] == pytest.approx(np.mean(scores))
 
 
-def test_learned_features_are_scaled_by_the_moments_of_true_features(blocks: dict[str, Block]) -> None:
+def test_learned_features_are_standardised_with_the_moments_of_true_features(blocks: dict[str, Block]) -> None:
     figure = blocks["combination-small-representation-features"]
     assert isinstance(figure, Figure)
     assert [panel.title for panel in figure.panels] == ["feature 1", "feature 2", "feature 3"]
@@ -73,7 +73,7 @@ def test_a_dimension_has_the_same_scale_in_all_panels(blocks: dict[str, Block]) 
     vega_lite.validate(figure.live)
 
 
-def test_contestant_with_failed_seed_has_no_mean_rank(tmp_path: Path) -> None:
+def test_a_contestant_with_a_failed_seed_has_no_mean_rank(tmp_path: Path) -> None:
     loaded = load_results(synthetic_inside.write(tmp_path))
     has_failed = loaded.rows["run"].eq("combination-coqe-small-s1") & loaded.rows["axis_value"].eq(CONTEXTS[-1])
     status = loaded.rows["status"].mask(has_failed.fillna(False).astype(bool), "failed")

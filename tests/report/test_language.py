@@ -71,7 +71,7 @@ def figure(blocks: dict[str, Block], name: str) -> Figure:
 
 
 def cell_texts(block: Table) -> dict[str, dict[str, str]]:
-    """The text of each cell, by first column and header."""
+    """Return the text of each cell by first column and header."""
     headers = [column.header for column in block.columns]
     return {row[0].text: dict(zip(headers, (cell.text for cell in row), strict=True)) for row in block.rows()}
 
@@ -86,13 +86,13 @@ def write_and_load(rows: pd.DataFrame, folder: Path) -> Results:
     return load_results(folder)
 
 
-def test_language_rows_are_in_no_slice(results: Results, sections: list[Section]) -> None:
+def test_rows_of_language_models_are_not_in_slices(results: Results, sections: list[Section]) -> None:
     assert results.rows.empty and results.slices == [] and results.excluded_rows == ()
     assert [section.id for section in sections] == ["summary", "language", "missing", "provenance"]
     assert subtitle(results) == "8 language tasks, 3 language models"
 
 
-def test_table_has_means_and_deviations_over_sets_of_demonstrations(blocks: dict[str, Block]) -> None:
+def test_the_table_has_means_and_deviations_over_sets_of_demonstrations(blocks: dict[str, Block]) -> None:
     rows = cell_texts(table(blocks, "language-accuracy"))
     by_seed = scores("gpt2-large", "sst2", DEEP_THINKING)
     assert rows["sst2"]["gpt2-large+deep-thinking"] == f"{by_seed.mean():.3f} ± {by_seed.std(ddof=1):.3f}"
@@ -100,7 +100,7 @@ def test_table_has_means_and_deviations_over_sets_of_demonstrations(blocks: dict
     assert rows["sst2"]["demonstrations"] == str(MAIN)
 
 
-def test_the_row_of_a_family_mean_follows_the_rows_of_its_tasks(blocks: dict[str, Block]) -> None:
+def test_the_mean_of_a_family_follows_the_rows_of_its_tasks(blocks: dict[str, Block]) -> None:
     rows = cell_texts(table(blocks, "language-accuracy"))
     assert list(rows) == [
         "list-first",
@@ -120,14 +120,14 @@ def test_the_row_of_a_family_mean_follows_the_rows_of_its_tasks(blocks: dict[str
     assert rows["mean of sentiment"]["demo-lm"].startswith(f"{mean:.3f} [")
 
 
-def test_contestant_without_results_on_a_task_has_no_mean_over_tasks(blocks: dict[str, Block]) -> None:
+def test_a_contestant_without_results_on_a_task_has_no_mean_over_tasks(blocks: dict[str, Block]) -> None:
     rows = cell_texts(table(blocks, "language-accuracy"))
     assert rows["list-last"]["mamba-tiny"] == "–"
     assert rows["mean of algorithmic"]["mamba-tiny"] == rows["mean of all tasks"]["mamba-tiny"] == "–"
     assert rows["mean of sentiment"]["mamba-tiny"] != "–"
 
 
-def test_intervals_are_over_seeds_or_for_a_single_seed_those_of_its_cell(results: Results) -> None:
+def test_intervals_are_over_seeds_or_copied_from_the_cell_of_a_single_seed(results: Results) -> None:
     rows = results.language.scores
     rows = rows[(rows["task"] == "sst5") & (rows["contestant"] == "demo-lm") & (rows["metric"] == "accuracy")]
     by_size = rows[rows["shift"] == "none"].set_index("n_context")
@@ -140,7 +140,7 @@ def test_intervals_are_over_seeds_or_for_a_single_seed_those_of_its_cell(results
     assert by_size.loc[MAIN, "demo_seeds"] == 10 and pd.isna(by_size.loc[0, "sd"])
 
 
-def test_means_exclude_other_orders_and_shuffled_labels(results: Results) -> None:
+def test_means_exclude_permuted_orders_and_shuffled_labels(results: Results) -> None:
     rows = results.language.scores
     rows = rows[(rows["task"] == ORDERED_TASK) & (rows["contestant"] == "gpt2-large") & (rows["n_context"] == MAIN)]
     by_shift = rows[rows["metric"] == "accuracy"].set_index("shift")
@@ -148,7 +148,7 @@ def test_means_exclude_other_orders_and_shuffled_labels(results: Results) -> Non
     assert by_shift.loc["shuffled-labels", "value"] < 0.6 * by_shift.loc["none", "value"]
 
 
-def test_means_that_are_stored_in_tables_are_ignored(results: Results) -> None:
+def test_stored_means_are_ignored(results: Results) -> None:
     assert not results.language.cells["value"].eq(0.123).any()
 
 
@@ -162,7 +162,7 @@ def test_intervals_of_tasks_are_averaged_in_quadrature() -> None:
     assert mean_over_tasks(rows, ["a", "b", "c"], ["model"]).empty
 
 
-def test_controls_have_columns_next_to_accuracy(blocks: dict[str, Block]) -> None:
+def test_controls_are_in_columns_next_to_the_accuracy(blocks: dict[str, Block]) -> None:
     block = table(blocks, "language-controls-gpt2-large")
     assert [column.header for column in block.columns] == [
         "task",
@@ -184,7 +184,7 @@ def test_controls_have_columns_next_to_accuracy(blocks: dict[str, Block]) -> Non
     assert row["majority"] == "0.400"
 
 
-def test_scores_have_columns_by_metric(blocks: dict[str, Block]) -> None:
+def test_each_metric_has_a_column(blocks: dict[str, Block]) -> None:
     block = table(blocks, "language-scores")
     frame = block.frame[block.frame["contestant"] == "demo-lm"].set_index("task")
     per_token = 0.99 * scores("demo-lm", "sst2").mean()
@@ -206,7 +206,7 @@ def test_gains_are_paired_and_have_verdicts(blocks: dict[str, Block]) -> None:
     assert set(panels) == {model + method for model in GAINS for method in (DEEP_THINKING, "+repeat-2")}
 
 
-def test_published_numbers_have_separate_rows(blocks: dict[str, Block]) -> None:
+def test_published_numbers_are_in_separate_rows(blocks: dict[str, Block]) -> None:
     frame = table(blocks, "language-published").frame.set_index("contestant")
     assert frame.loc["GPT2-Large+deep-thinking", "whose"] == "published"
     assert frame.loc["GPT2-Large+deep-thinking", "sst2"] == 0.857
@@ -233,7 +233,7 @@ def test_lines_start_at_zero_shots_and_the_majority_baseline_has_a_line(blocks: 
     assert majority["value"].tolist() == [0.51, 0.51]
 
 
-def test_the_first_pass_is_plain_icl_and_the_development_split_has_a_line(blocks: dict[str, Block]) -> None:
+def test_the_first_pass_is_plain_icl_and_the_development_split_has_a_separate_line(blocks: dict[str, Block]) -> None:
     data = figure(blocks, "language-passes").data
     line = data[(data["panel"] == "sst2") & (data["contestant"] == "gpt2-large+deep-thinking")].set_index("axis_value")
     assert line.index.tolist() == [1, 2, 3, 4, 5]
@@ -246,7 +246,7 @@ def test_the_first_pass_is_plain_icl_and_the_development_split_has_a_line(blocks
     assert figure(blocks, "language-memory").data["axis_value"].min() == 2
 
 
-def test_figures_show_single_seeds_and_orders_with_mean(blocks: dict[str, Block]) -> None:
+def test_figures_show_single_seeds_and_orders_with_their_mean(blocks: dict[str, Block]) -> None:
     seeds = figure(blocks, "language-seeds").data
     by_part = seeds[(seeds["panel"] == "sst2") & (seeds["contestant"] == "demo-lm")].set_index("part")
     np.testing.assert_allclose(by_part.loc["draw", "value"].astype(float), scores("demo-lm", "sst2"))
@@ -258,7 +258,7 @@ def test_figures_show_single_seeds_and_orders_with_mean(blocks: dict[str, Block]
     np.testing.assert_allclose(single_orders["value"].astype(float), expected)
 
 
-def test_contestants_have_same_look_in_all_figures(blocks: dict[str, Block]) -> None:
+def test_contestants_have_the_same_look_in_all_figures(blocks: dict[str, Block]) -> None:
     looks_by_name: dict[str, set] = {}
     for block in blocks.values():
         for name, look in block.legend.items() if isinstance(block, Figure) else ():
@@ -281,14 +281,14 @@ def test_figures_are_valid_vega_lite(blocks: dict[str, Block], name: str) -> Non
     vega_lite.validate({**block.static, **({"concat": [view]} if "concat" in block.static else {})})
 
 
-def test_failed_cells_are_listed_once_with_reason(blocks: dict[str, Block]) -> None:
+def test_failed_cells_are_listed_once_with_a_reason(blocks: dict[str, Block]) -> None:
     frame = table(blocks, "failed").frame
     assert set(frame["reason"]) == {REASON} and set(frame["contestant"]) == {"mamba-tiny"}
     assert frame["shift"].tolist() == ["none", "shuffled-labels"], "not a row per set of demonstrations"
 
 
 @pytest.mark.slow
-def test_contestant_with_failed_set_of_demonstrations_has_no_mean(results: Results, tmp_path: Path) -> None:
+def test_a_contestant_that_failed_on_one_set_of_demonstrations_has_no_mean(results: Results, tmp_path: Path) -> None:
     rows = results.language.rows
     of_cell = rows["contestant"].eq("demo-lm") & rows["task"].eq("sst2") & rows["n_context"].eq(MAIN)
     of_cell &= rows["shift"].eq("none") & rows["demo_seed"].eq(SEEDS[1]) & rows["prompt_set"].notna()
@@ -316,8 +316,8 @@ def test_notes_of_cells_are_listed(blocks: dict[str, Block]) -> None:
     assert notes[["contestant", "reason", "cells"]].to_numpy().tolist() == [["majority", "always 'A'", len(SEEDS)]]
 
 
-def test_rows_on_prompt_sets_with_other_episodes_are_excluded(results: Results, tmp_path: Path) -> None:
-    """An evaluation with fewer queries is not compared with those of the other contestants."""
+def test_rows_on_prompt_sets_with_fewer_queries_are_excluded(results: Results, tmp_path: Path) -> None:
+    """An evaluation with fewer queries is not compared with other contestants."""
     rows = results.language.rows
     short = rows[rows["contestant"].eq("demo-lm") & rows["task"].eq("sst2") & rows["prompt_set"].notna()]
     short = short.assign(prompt_set=short["prompt_set"].str[:-8] + "00000000", value=1.0, n_episodes=16)
@@ -327,7 +327,7 @@ def test_rows_on_prompt_sets_with_other_episodes_are_excluded(results: Results, 
     assert any(line.startswith("sst2 · 4 demonstrations: 19 prompt sets") for line in with_short.excluded_rows)
 
 
-def test_means_are_over_same_queries_for_all_sets_of_demonstrations(results: Results, tmp_path: Path) -> None:
+def test_means_are_over_sets_of_demonstrations_with_the_same_queries(results: Results, tmp_path: Path) -> None:
     """If three of ten sets of demonstrations have more queries, the other seven are excluded."""
     rows = results.language.rows
     is_main = rows["task"].eq("sst2") & rows["n_context"].eq(MAIN) & rows["shift"].eq("none")
@@ -340,8 +340,8 @@ def test_means_are_over_same_queries_for_all_sets_of_demonstrations(results: Res
 
 
 @pytest.mark.slow
-def test_gain_over_other_sets_of_demonstrations_is_excluded(results: Results, tmp_path: Path) -> None:
-    """A gain belongs only to the last evaluation, which has a single set of demonstrations in this test."""
+def test_a_gain_over_different_sets_of_demonstrations_is_excluded(results: Results, tmp_path: Path) -> None:
+    """A gain describes only the last evaluation, which has a single set of demonstrations in this test."""
     rows = results.language.rows
     changed = rows["metric"].eq("accuracy_gain") & rows["task"].eq("sst2") & rows["model"].eq("gpt2-large")
     one_set = synthetic_language.prompt_set("sst2", MAIN, "none", 0)
@@ -356,8 +356,8 @@ def test_gain_over_other_sets_of_demonstrations_is_excluded(results: Results, tm
 
 
 @pytest.mark.slow
-def test_task_with_only_zero_shot_rows_has_the_zero_shot_majority_baseline(results: Results, tmp_path: Path) -> None:
-    """The majority baseline of a task is the one on the queries for the number of demonstrations of the task."""
+def test_a_task_with_only_zero_shot_rows_has_the_zero_shot_majority_baseline(results: Results, tmp_path: Path) -> None:
+    """The majority baseline must use the queries that belong to the task's number of demonstrations."""
     rows = results.language.rows
     rows = rows[rows["task"].ne("sst5") | rows["n_context"].eq(0)]
     is_zero_shot = rows["contestant"].eq("majority") & rows["n_context"].eq(0) & rows["metric"].eq("accuracy")
@@ -367,7 +367,7 @@ def test_task_with_only_zero_shot_rows_has_the_zero_shot_majority_baseline(resul
     assert (texts["sst2"]["demonstrations"], texts["sst2"]["majority"]) == (str(MAIN), "0.510")
 
 
-def test_a_single_model_task_and_seed_have_a_section(results: Results, tmp_path: Path) -> None:
+def test_the_section_is_written_for_a_single_model_task_and_seed(results: Results, tmp_path: Path) -> None:
     rows = results.language.rows
     rows = rows[rows["task"].eq("to-upper") & rows["contestant"].isin(["demo-lm", "majority"])]
     rows = rows[rows["demo_seed"].eq(0) & rows["n_context"].isin([0, MAIN]) & rows["prompt_set"].notna()]
@@ -378,7 +378,7 @@ def test_a_single_model_task_and_seed_have_a_section(results: Results, tmp_path:
 
 
 @pytest.mark.slow
-def test_zero_shot_rows_have_a_section_and_failed_rows_do_not(results: Results, tmp_path: Path) -> None:
+def test_the_section_is_written_for_zero_shot_rows_but_not_for_failed_rows(results: Results, tmp_path: Path) -> None:
     rows = results.language.rows
     zero_shot = write_and_load(rows[rows["n_context"].eq(0) & rows["contestant"].eq("demo-lm")], tmp_path / "zero-shot")
     texts = cell_texts(table(blocks_by_name(report_sections(zero_shot)), "language-accuracy"))
@@ -416,7 +416,7 @@ def test_tasks_of_large_families_are_in_folded_tables(results: Results, tmp_path
 
 
 @pytest.mark.slow
-def test_other_sections_do_not_depend_on_language_rows(folder: Path, tmp_path: Path) -> None:
+def test_rows_of_language_models_do_not_change_other_sections(folder: Path, tmp_path: Path) -> None:
     bursty = load_results(synthetic_bursty.write(tmp_path))
     shutil.copytree(folder, tmp_path / "language")
     with_language = load_results(tmp_path)
@@ -429,7 +429,7 @@ def test_other_sections_do_not_depend_on_language_rows(folder: Path, tmp_path: P
     assert subtitle(with_language) == f"{subtitle(bursty)}, 8 language tasks, 3 language models"
 
 
-def test_training_of_a_backbone_with_a_method_is_not_listed_as_missing(tmp_path: Path) -> None:
+def test_no_training_is_listed_as_missing_for_a_backbone_with_a_method(tmp_path: Path) -> None:
     """`iclbench train` has no backbone `transformer+deep-thinking`."""
     synthetic_bursty.write(tmp_path)
     rows = tables.read_all("values", tmp_path)

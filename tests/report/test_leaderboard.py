@@ -20,7 +20,7 @@ LEVELS = {"zero": 1.0, "tree": 0.5, "gpt2": 0.2, "knn": 0.3}
 
 
 def tables_of(kinds: dict[str, str]) -> tuple[Rows, Rows]:
-    """Rows of values and of errors of contestants with flat curves at their level in `LEVELS`."""
+    """Return rows of `values` and `errors` for contestants with flat curves at their level in `LEVELS`."""
     rng, sizes = np.random.default_rng(0), range(9)
     values: Rows = []
     errors: Rows = []
@@ -38,7 +38,7 @@ def tables_of(kinds: dict[str, str]) -> tuple[Rows, Rows]:
 
 
 @pytest.mark.slow
-def test_the_column_tuned_is_present_if_models_differ_and_does_not_change_ranks(tmp_path: Path) -> None:
+def test_the_column_tuned_appears_only_if_models_differ_and_does_not_change_ranks(tmp_path: Path) -> None:
     values, errors = tables_of({"zero": "baseline", "tree": "baseline", "gpt2": "backbone", "knn": "backbone"})
 
     def board(name: str, **tuned: bool) -> Table:
@@ -73,7 +73,7 @@ def test_a_table_with_a_missing_column_raises_an_error() -> None:
         Table("name", "title", "caption", frame, (Column("a", "a"),), group="c")
 
 
-def test_oracles_that_no_contestant_beats_have_no_remark(report_results: Results) -> None:
+def test_there_is_no_remark_on_oracles_that_are_not_beaten(report_results: Results) -> None:
     slices = [task for task in report_results.slices if "oracle" in task.kinds.values()]
     assert len(slices) == 2
     assert not any(list(leaderboard.beaten_oracles(task, "next")) for task in slices)

@@ -1,4 +1,4 @@
-"""Comparisons of pairs that are named before training: differences by seed, and intervals if no seed is missing."""
+"""Comparisons of pairs that are named before training: differences by seed, and intervals over complete seeds."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_differences_are_by_seed(grid: Grid, grid_results: Results) -> None:
     assert named_pairs.compare_pairs(normalised.contests(grid_results, "grid"), "small", [PAIR]).empty
 
 
-def test_interval_is_over_the_seeds_of_the_pair(grid_results: Results) -> None:
-    """Two further seeds do not change Welch's interval over the five named seeds."""
+def test_the_interval_is_over_the_named_seeds(grid_results: Results) -> None:
+    """Two additional seeds do not change Welch's interval over the five named seeds."""
     contest = next(c for c in normalised.contests(grid_results, "grid") if c.title == "linear")
     rng = np.random.default_rng(0)
     seed_rows = contest.rows[contest.rows["contestant"].isin(["gpt2", "s4d"]) & contest.rows["seed"].eq(0)]
@@ -63,8 +63,8 @@ def test_interval_is_over_the_seeds_of_the_pair(grid_results: Results) -> None:
 
 
 def test_significance_is_corrected_by_holms_method(grid_results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The expected verdicts follow from adjusted p-values. A pair with a missing seed has no p-value, and the
-    correction does not count it."""
+    """The expected verdicts follow from adjusted p-values. A pair with a missing seed has no p-value and is not counted
+    by the correction."""
     rng = np.random.default_rng(5)
     pairs = [Pair(a="gpt2", b="s4d", tasks=["linear"], seeds=[0, 1, 2, n]) for n in range(3, 12)]
     pair_scores = {pair.seeds[-1]: (rng.normal(0.4 * n, 1.0, 4), rng.normal(0, 1.0, 4)) for n, pair in enumerate(pairs)}
@@ -89,7 +89,7 @@ def test_significance_is_corrected_by_holms_method(grid_results: Results, monkey
     assert set(rows.index[rows["among_all"].eq("holds")]) == expected and pd.isna(rows["among_all"][4])
 
 
-def test_section_shows_single_seeds_if_the_interval_is_missing(
+def test_the_section_shows_single_seeds_if_the_interval_is_missing(
     grid_results: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(named_pairs, "shipped_pairs", lambda: (PAIR,))

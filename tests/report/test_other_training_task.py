@@ -1,4 +1,4 @@
-"""Runs that are evaluated on another task than their training task are named after both, and are not ranked."""
+"""Runs that are not evaluated on their training task are named after both tasks, and are not ranked."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ NAMES = {"linear": "gpt2", "quadratic": "gpt2@linear"}
 
 @pytest.fixture(scope="module")
 def three_tasks(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Three tasks of the grid."""
+    """The results of three tasks of the grid."""
     values = tables.read_all("values", grid.folder)
     values = values[values["task"].isin(["linear", "quadratic", "bursty"])]
     folder = tmp_path_factory.mktemp("plain")
@@ -29,7 +29,7 @@ def three_tasks(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Results
 
 @pytest.fixture(scope="module")
 def with_transferred_runs(three_tasks: Results, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """The results `three_tasks`, with runs of gpt2 on `linear` that are also evaluated on `quadratic`."""
+    """The results `three_tasks` in which gpt2 trained on `linear` is also evaluated on `quadratic`."""
     folder = tmp_path_factory.mktemp("mixed")
     values = three_tasks.rows.drop(columns="backbone")
     rows = values[values["task"].eq("quadratic") & values["contestant"].eq("gpt2") & values["evaluator"].eq("next")]
@@ -43,7 +43,7 @@ def with_transferred_runs(three_tasks: Results, tmp_path_factory: pytest.TempPat
     return load_results(folder)
 
 
-def test_contestants_of_examples_are_named_after_both_tasks(tmp_path: Path, grid: Grid) -> None:
+def test_contestants_in_examples_are_named_after_both_tasks(tmp_path: Path, grid: Grid) -> None:
     values = tables.read_all("values", grid.folder)
     values = values[values["task"].isin(["linear", "quadratic"]) & values["contestant"].eq("gpt2")]
     run = str(values.loc[values["task"].eq("linear"), "run"].iloc[0])
@@ -58,14 +58,14 @@ def test_contestants_of_examples_are_named_after_both_tasks(tmp_path: Path, grid
     assert load_results(tmp_path).examples.set_index("task")["contestant"].to_dict() == NAMES
 
 
-def test_leaderboard_names_the_training_task(three_tasks: Results, with_transferred_runs: Results) -> None:
+def test_the_leaderboard_names_the_training_task(three_tasks: Results, with_transferred_runs: Results) -> None:
     for results, expected_items in ((three_tasks, []), (with_transferred_runs, [("gpt2@linear: trained on linear",)])):
         (task,) = (task for task in results.slices if task.task == "quadratic")
         assert [text.items for text in leaderboard.remarks(task, "next")] == expected_items
     assert not with_transferred_runs.looks["gpt2@linear"].is_user_defined, "a backbone of the package"
 
 
-def test_run_of_another_task_is_neither_ranked_nor_listed_as_missing(
+def test_a_run_trained_on_a_different_task_is_neither_ranked_nor_listed_as_missing(
     three_tasks: Results, with_transferred_runs: Results
 ) -> None:
     def contests(results: Results) -> list[object]:
@@ -84,7 +84,7 @@ def test_run_of_another_task_is_neither_ranked_nor_listed_as_missing(
     assert missing.missing_results(with_transferred_runs) == missing.missing_results(three_tasks)
 
 
-def test_names_of_variants_end_in_the_training_task(with_transferred_runs: Results) -> None:
+def test_names_of_variants_end_with_the_training_task(with_transferred_runs: Results) -> None:
     rows = with_transferred_runs.rows[with_transferred_runs.rows["trained_on"].notna()]
     assert set(rows["contestant"]) == {"gpt2@linear"} and set(rows["backbone"]) == {"gpt2"}
     variants = with_transferred_runs.rows.assign(

@@ -1,4 +1,4 @@
-"""The section on scores over training: branches have the score scale of full runs, and orders have Kendall's tau."""
+"""The section on scores over training: branches are scored like full runs, and Kendall's tau compares rankings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from iclbench.report.sections import over_training as over_training_section
 from tests.report.synthetic_grid import BACKBONES, FLOOR, TASKS, Grid, score
 
 LAST = 200
-# Score of the full run minus that of a branch, by steps of the branch. The order changes between the two branches.
+# How much lower a branch scores than the full run, by steps of the branch. Rankings differ between branches.
 LOSSES = {50: {"gpt2": 0.5, "s4d": 0.1}, 100: {"gpt2": 0.05}}
 
 
@@ -31,7 +31,7 @@ def raw_of_branch(grid: Grid, task: str, test: str, name: str, seed: int, steps:
 
 @pytest.fixture(scope="module")
 def branched_results(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """The grid with branches after a quarter and a half of the steps."""
+    """The results of the grid, with branches after a quarter and a half of the steps."""
     folder = Path(shutil.copytree(grid.folder, tmp_path_factory.mktemp("branched") / "grid"))
     values = tables.read_all("values", folder)
     values = values[values["kind"].eq("backbone") & values["metric"].ne("score")]
@@ -58,7 +58,7 @@ def blocks(branched_results: Results) -> dict[str, Figure | Table]:
 
 
 @pytest.mark.slow
-def test_scores_of_branches_have_the_scale_of_full_runs(grid: Grid, branched_results: Results) -> None:
+def test_branches_are_scored_on_the_scale_of_full_runs(grid: Grid, branched_results: Results) -> None:
     n_runs = 0
     for contest in normalised.contests(branched_results, "grid"):
         for run, rows in over_training.by_run(contest).groupby("run"):
@@ -75,7 +75,7 @@ def test_scores_of_branches_have_the_scale_of_full_runs(grid: Grid, branched_res
     assert n_runs == len(grid.raw)
 
 
-def test_kendalls_tau_is_the_mean_agreement_of_pairs() -> None:
+def test_kendalls_tau_is_the_mean_agreement_over_pairs() -> None:
     rng = np.random.default_rng(0)
     for n in (3, 6, 11):
         names = [f"m{i}" for i in range(n)]
@@ -86,7 +86,7 @@ def test_kendalls_tau_is_the_mean_agreement_of_pairs() -> None:
 
 
 def test_scores_at_equal_compute_are_interpolated() -> None:
-    """Contestants whose shortest run takes more computation are omitted."""
+    """Contestants whose shortest run needs more compute are omitted."""
     rows = [("cheap", 1e6, 0.1), ("cheap", 1e8, 0.5), ("dear", 1e7, 0.2), ("dear", 1e9, 0.6), ("dearer", 1e9, 0.9)]
     trained = pd.DataFrame(rows, columns=["contestant", "flops", "value"])
     shared = over_training.shared_flops(trained)
@@ -95,7 +95,7 @@ def test_scores_at_equal_compute_are_interpolated() -> None:
 
 
 @pytest.mark.slow
-def test_section_shows_stability_of_order(grid: Grid, blocks: dict[str, Figure | Table]) -> None:
+def test_the_section_shows_how_stable_the_ranking_is(grid: Grid, blocks: dict[str, Figure | Table]) -> None:
     stability = blocks["over-training-grid-stability"]
     assert isinstance(stability, Table)
     rows = stability.frame.set_index("row")
@@ -144,11 +144,13 @@ def test_ranks_follow_scores_after_each_share_of_steps(blocks: dict[str, Figure 
     assert rows["rank0"].to_dict() != rows["rank1"].to_dict()
 
 
-def test_equal_computation_is_that_of_cheapest_full_run(grid: Grid, blocks: dict[str, Figure | Table]) -> None:
-    """A training step of `linear` takes 1e8 times the cost in `BACKBONES` FLOPs.
+def test_scores_are_compared_at_the_compute_of_the_cheapest_full_run(
+    grid: Grid, blocks: dict[str, Figure | Table]
+) -> None:
+    """A training step on `linear` takes 1e8 FLOPs times the cost in `BACKBONES`.
 
-    With the FLOPs of the full run of cnp, s4d trains for a quarter to a half of its steps. A quarter of the steps of
-    all other models takes more FLOPs.
+    With the FLOPs of the full run of cnp, s4d can train for a quarter to a half of its steps, and all other models for
+    less than a quarter.
     """
     table = blocks["over-training-grid-compute"]
     assert isinstance(table, Table)
@@ -172,7 +174,7 @@ def test_equal_computation_is_that_of_cheapest_full_run(grid: Grid, blocks: dict
 
 
 def test_run_without_a_training_curve_is_omitted(branched_results: Results) -> None:
-    """Its number of training steps is unknown, and so are the shares of its branches."""
+    """Its number of training steps is unknown, so the shares of its branches are unknown, too."""
     run = "linear-gpt2-grid-s0"
     contest = next(c for c in normalised.contests(branched_results, "grid") if c.title == "linear")
     rows = branched_results.rows
@@ -184,7 +186,7 @@ def test_run_without_a_training_curve_is_omitted(branched_results: Results) -> N
     assert gpt2["share"].tolist() == [0.25, 0.5, 1.0] and gpt2["run"].eq("linear-gpt2-grid-s1").all()
 
 
-def test_the_agreement_of_seeds_uses_only_seeds_that_all_backbones_have(branched_results: Results) -> None:
+def test_agreement_between_seeds_uses_only_seeds_of_all_backbones(branched_results: Results) -> None:
     contest = next(c for c in normalised.contests(branched_results, "grid") if c.title == "linear")
     rows = contest.rows[contest.rows["contestant"].isin(["gpt2", "s4d"]) & contest.rows["seed"].eq(0)]
     rows = pd.concat([contest.rows, rows.assign(seed=7), rows.assign(seed=8)], ignore_index=True)
@@ -193,7 +195,7 @@ def test_the_agreement_of_seeds_uses_only_seeds_that_all_backbones_have(branched
     assert not np.isnan(tau)
 
 
-def test_band_of_line_is_range_over_seeds(blocks: dict[str, Figure | Table]) -> None:
+def test_the_band_around_a_line_is_the_range_over_seeds(blocks: dict[str, Figure | Table]) -> None:
     (figure,) = (block for block in blocks.values() if isinstance(block, Figure))
     rows = figure.data
     has_range = rows["low"] < rows["high"]
@@ -201,5 +203,5 @@ def test_band_of_line_is_range_over_seeds(blocks: dict[str, Figure | Table]) -> 
     assert not rows.duplicated(["panel", "contestant", "axis_value"]).any()
 
 
-def test_section_is_absent_without_branches(grid_results: Results) -> None:
+def test_the_section_is_omitted_without_branches(grid_results: Results) -> None:
     assert over_training_section.section(grid_results) is None

@@ -1,4 +1,4 @@
-"""The page is self-contained and escaped, and lists missing results."""
+"""The page: self-contained, escaped, and complete with missing results."""
 
 import gzip
 import json
@@ -73,7 +73,7 @@ def document(html: str) -> Document:
 
 
 def _rows(name: str = "linear") -> pd.DataFrame:
-    """A small table of values: two baselines on one task."""
+    """Return a small table of values for two baselines on one task."""
     common = {
         "task": name,
         "family": name,
@@ -137,7 +137,7 @@ def test_failed_and_missing_cells_are_listed_with_reasons(html: str, document: D
     assert "iclbench train decision-tree mamba --preset small" in document.text
 
 
-def test_published_and_measured_numbers_are_in_one_table(document: Document, page: Path) -> None:
+def test_published_and_measured_numbers_are_in_the_same_table(document: Document, page: Path) -> None:
     table = pd.read_csv(page.parent / "tables" / "linear-small-published.csv")
     assert table["published"].tolist() == [0.02, 0.05, 0.5]
     assert table["ours"].notna().all()
@@ -150,7 +150,7 @@ def test_the_page_does_not_contain_the_path_of_the_results(html: str, results: P
 
 @pytest.fixture(scope="module")
 def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Document]:
-    """A page with pictures, from results with special characters and a path in names, and with infinite errors."""
+    """A page with pictures, built from results with special characters and paths in names, and with infinite errors."""
     folder = tmp_path_factory.mktemp("hostile")
     nasty, infinite = _rows(), _rows("infinite").assign(value=float("inf"))
     nasty.loc[3:, ["contestant", "run"]] = NASTY
@@ -170,7 +170,7 @@ def test_names_and_reasons_are_escaped(hostile_page: tuple[Path, Document]) -> N
     assert "alert(1)" not in "".join(document.scripts)
 
 
-def test_paths_in_task_names_do_not_lead_out_of_the_folder(hostile_page: tuple[Path, Document]) -> None:
+def test_paths_in_task_names_do_not_leave_the_folder(hostile_page: tuple[Path, Document]) -> None:
     page, document = hostile_page
     folder = page.parents[3]
     assert {p.relative_to(folder).parts[0] for p in folder.rglob("*")} == {"results", "deep"}
@@ -193,7 +193,7 @@ def test_sections_without_rows_are_omitted(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_other_metrics_and_questions_do_not_break_the_page(tmp_path: Path) -> None:
+def test_unknown_metrics_and_questions_do_not_break_the_page(tmp_path: Path) -> None:
     values = _rows()
     other_metrics = [
         values.assign(metric=m, evaluator=e, value=-values["value"])
@@ -226,8 +226,8 @@ def test_a_run_without_evaluation_is_listed_with_the_command(tmp_path: Path) -> 
     assert "iclbench eval my-run" in build(folder, tmp_path / "out", formats=()).page.read_text(encoding="utf-8")
 
 
-def test_runs_with_the_same_prompts_but_different_card_hashes_are_compared(tmp_path: Path) -> None:
-    """Changing the size of one backbone in a card changes its hash but not the prompts."""
+def test_runs_with_equal_prompts_but_different_card_hashes_are_compared(tmp_path: Path) -> None:
+    """Changing the size of a backbone on a card changes the hash of the card but not the prompts."""
     old = _rows().iloc[:3].assign(card="0ld", run="ex-knn", contestant="ex-knn")
     folder = _write(tmp_path / "results", pd.concat([_rows(), old], ignore_index=True))
     text = Document(build(folder, tmp_path / "out", formats=()).page.read_text(encoding="utf-8")).text
@@ -235,14 +235,14 @@ def test_runs_with_the_same_prompts_but_different_card_hashes_are_compared(tmp_p
 
 
 def test_runs_that_share_a_seed_are_not_averaged() -> None:
-    """Runs with the same backbone and seed have different settings."""
+    """Runs with the same backbone and seed must have different settings."""
     gpt2 = _rows().iloc[:3].assign(kind="backbone", contestant="gpt2", seed=0, run="plain")
     for run, seed, expected in (("constant-lr", 0, {"plain", "constant-lr"}), ("repeated", 1, {"gpt2"})):
         values = tables.frame("values", pd.concat([gpt2, gpt2.assign(run=run, seed=seed)]))
         assert set(name_variants(values)["contestant"]) == expected
 
 
-def test_rows_on_another_prompt_set_are_listed_and_not_used(tmp_path: Path) -> None:
+def test_rows_on_a_different_prompt_set_are_listed_but_not_used(tmp_path: Path) -> None:
     old = _rows().iloc[:3].assign(prompt_set="p9", run="ex-knn", contestant="ex-knn")
     folder = _write(tmp_path / "results", pd.concat([_rows(), old], ignore_index=True))
     text = Document(build(folder, tmp_path / "out", formats=()).page.read_text(encoding="utf-8")).text
@@ -261,7 +261,7 @@ def test_unreadable_files_are_listed(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert (folder / "broken.values.parquet").exists()
 
 
-def test_the_error_for_an_empty_folder_names_the_next_commands(tmp_path: Path) -> None:
+def test_the_error_for_an_empty_folder_suggests_the_next_commands(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
         with refused("nothing-to-do", folder, "iclbench demo", "iclbench eval", "--results"):
             build(folder, tmp_path / "out")
@@ -276,7 +276,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["index.html", "tables/leaderboard.csv", "figures/mine.png"])
-def test_other_files_are_not_overwritten(path: str, tmp_path: Path) -> None:
+def test_files_that_are_not_from_a_report_are_not_overwritten(path: str, tmp_path: Path) -> None:
     folder, out = _write(tmp_path / "results", _rows()), tmp_path / "site"
     (out / path).parent.mkdir(parents=True)
     (out / path).write_text("mine")
@@ -305,7 +305,7 @@ def test_an_unknown_figure_format_is_refused(results: Path, tmp_path: Path) -> N
 @pytest.mark.slow
 def test_neither_torch_nor_families_are_imported(tmp_path: Path) -> None:
     folder = _write(tmp_path / "results", _rows())
-    # The script that draws the figures is replaced, because another process takes seconds to build it.
+    # The script that draws figures is replaced, because building it in a new process takes seconds.
     code = (
         "import sys; from pathlib import Path; from iclbench.report import build, drawing, style;"
         "drawing.Script._scripts[style.vega_lite()] = '';"
@@ -317,7 +317,7 @@ def test_neither_torch_nor_families_are_imported(tmp_path: Path) -> None:
     assert process.stdout.strip() == "[]"
 
 
-def test_embedded_columns_have_four_digits_and_contain_each_text_once() -> None:
+def test_embedded_numbers_have_four_digits_and_texts_are_stored_once() -> None:
     frame = pd.DataFrame({"value": [1 / 3, 123456.0, None], "name": ["a", "b", "a"], "flag": [True, False, True]})
     lists = column_lists(frame)
     assert lists == {
@@ -328,7 +328,7 @@ def test_embedded_columns_have_four_digits_and_contain_each_text_once() -> None:
     assert lists["flag"][1] is False, "Vega-Lite specifications compare with false, and 0 is not equal to false"
 
 
-def test_embedded_json_cannot_close_its_script() -> None:
+def test_embedded_json_cannot_close_its_script_element() -> None:
     text = str(script_json({"x": NASTY}))
     assert not set("<>&\u2028") & set(text)
     assert json.loads(text) == {"x": ESCAPED}
@@ -350,7 +350,7 @@ def _luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_the_contents_link_all_sections_by_preset(html: str) -> None:
+def test_the_table_of_contents_links_all_sections_by_preset(html: str) -> None:
     menu = html.split('<nav aria-label="Contents">')[1].split("</nav>")[0]
     links = re.findall(r'href="#([^"]+)"', menu)
     assert sorted(links) == sorted(re.findall(r'<section id="([^"]+)"[^>]*>\s*<h2', html))
@@ -362,7 +362,7 @@ def test_the_contents_link_all_sections_by_preset(html: str) -> None:
     ]
 
 
-def test_tables_of_means_name_their_runs(page: Path) -> None:
+def test_tables_of_means_list_the_averaged_runs(page: Path) -> None:
     board = pd.read_csv(page.parent / "tables" / "linear-small-leaderboard-next.csv").set_index("contestant")["run"]
     numbers = pd.read_csv(page.parent / "tables" / "linear-small-curves-next-squared-error.csv")
     for runs in (board, numbers.set_index("contestant")["run"]):

@@ -1,4 +1,4 @@
-"""The table for a paper: scores, seeds and prompts of a task."""
+"""Tables for papers: scores, seeds and prompts of a task."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from iclbench.report.sections import leaderboard
 from tests.report.synthetic_grid import BACKBONES, EPISODES, Grid
 
 
-def test_table_for_a_paper_has_scores_and_names_prompts_and_seeds(grid_results: Results, tmp_path: Path) -> None:
+def test_a_table_for_a_paper_has_scores_and_names_prompts_and_seeds(grid_results: Results, tmp_path: Path) -> None:
     task = next(task for task in grid_results.slices if task.task == "linear")
     (table,) = leaderboard.paper_tables(task)
     frame = table.frame.set_index("contestant")
@@ -28,7 +28,7 @@ def test_table_for_a_paper_has_scores_and_names_prompts_and_seeds(grid_results: 
     assert f"n = {EPISODES} prompts" in caption and "n = 2 seeds" in caption
 
 
-def test_tests_of_a_task_are_groups_of_its_table(grid_results: Results) -> None:
+def test_each_test_of_a_task_is_a_group_of_rows(grid_results: Results) -> None:
     task = next(task for task in grid_results.slices if task.task == "bursty")
     (table,) = leaderboard.paper_tables(task)
     assert table.frame["row"].nunique() == 2

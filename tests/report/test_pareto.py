@@ -1,4 +1,4 @@
-"""Pareto fronts against brute force, costs and scores of their points, and the section on equal budgets."""
+"""Pareto fronts against brute force, their costs and scores, and the section on equal budgets."""
 
 import math
 import tomllib
@@ -24,7 +24,7 @@ from iclbench.report.style import Look
 from tests.report.synthetic_grid import BACKBONES, TASKS, Grid, score
 
 
-def test_front_has_points_that_no_other_point_dominates() -> None:
+def test_the_front_has_all_points_that_are_not_dominated() -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):
         frame = pd.DataFrame({"cost": rng.integers(1, 6, 12), "score": rng.integers(0, 6, 12)})
@@ -33,7 +33,7 @@ def test_front_has_points_that_no_other_point_dominates() -> None:
         assert is_on_front(frame).tolist() == expected
 
 
-def test_labels_of_front_do_not_overlap() -> None:
+def test_labels_on_the_front_do_not_overlap() -> None:
     points = pd.DataFrame(
         {
             "contestant": ["gpt2", "s4d", "mamba", "cnp", "gated-deltanet", "mambaformer", "tnp"],
@@ -47,7 +47,7 @@ def test_labels_of_front_do_not_overlap() -> None:
     assert label_sides(points[:1]).tolist() == ["below"], "the first point is next to the axis"
 
 
-def test_axis_names_the_score_of_a_single_point() -> None:
+def test_the_axis_has_a_tick_at_the_score_of_a_single_point() -> None:
     point = {"panel": "linear", "contestant": "cnp", "cost": 2.0, "score": 0.1981, "front": True, "shown": "2 s"}
     look = {"cnp": Look("#000000")}
     drawn = pareto_figure("pareto", "Costs", "Scores.", pd.DataFrame([point | {"run": "cnp"}]), ["linear"], look, 1)
@@ -68,11 +68,11 @@ def test_points_have_costs_and_scores(grid: Grid, grid_results: Results) -> None
         assert flops.loc[key, "score"] == pytest.approx(np.mean(scores))
         assert flops.loc[key, "cost"] == pytest.approx(1e8 * cost * (1 + task_index))
         assert seconds.loc[key, "cost"] == pytest.approx(10 * cost * (1 + task_index))
-        # The state is that after the larger of two numbers of points.
+        # The state is measured after the larger of two numbers of points.
         assert state.loc[key, "cost"] == pytest.approx(1e3 * cost * (1 + task_index))
 
 
-def test_seconds_are_those_of_the_machine_with_most_runs(grid_results: Results) -> None:
+def test_seconds_are_from_the_machine_with_the_most_runs(grid_results: Results) -> None:
     """FLOPs do not depend on the machine."""
     costs = grid_results.costs
     costs = costs[costs["task"].eq("linear")]
@@ -98,7 +98,7 @@ def test_overall_points_have_mean_scores_and_geometric_mean_costs(grid_results: 
 
 
 @pytest.mark.slow
-def test_costs_that_are_missing_on_a_task_are_named(grid_results: Results) -> None:
+def test_the_section_names_costs_that_are_missing_on_some_tasks(grid_results: Results) -> None:
     costs = grid_results.costs
     costs = costs[~(costs["task"].eq("tabular") & costs["phase"].eq(FLOPS.phase))]
     contests = normalised.contests(replace(grid_results, costs=costs), "grid")
@@ -108,7 +108,7 @@ def test_costs_that_are_missing_on_a_task_are_named(grid_results: Results) -> No
 
 
 @pytest.mark.slow
-def test_costs_that_are_nearly_equal_have_no_panel(grid_results: Results) -> None:
+def test_costs_that_hardly_differ_have_no_panel(grid_results: Results) -> None:
     pareto = section(grid_results)
     assert pareto is not None
     figure = next(block for block in pareto.walk() if getattr(block, "name", "") == "pareto-grid")
@@ -121,8 +121,8 @@ def test_costs_that_are_nearly_equal_have_no_panel(grid_results: Results) -> Non
 
 
 @pytest.mark.slow
-def test_selection_in_legend_fades_other_marks(grid_results: Results) -> None:
-    """The page sets the parameter `highlight` to a list of names."""
+def test_selecting_contestants_in_the_legend_fades_the_others(grid_results: Results) -> None:
+    """The page sets the Vega parameter `highlight` to a list of names."""
     pareto = section(grid_results)
     assert pareto is not None
     for figure in (block for block in pareto.walk() if isinstance(block, Figure)):
@@ -133,7 +133,7 @@ def test_selection_in_legend_fades_other_marks(grid_results: Results) -> None:
         assert tests == [None, IS_HIGHLIGHTED, IS_HIGHLIGHTED, IS_HIGHLIGHTED, IS_HIGHLIGHTED], "all but the front"
 
 
-def test_budgets_are_the_sizes_of_the_smallest_and_largest_backbones(grid_results: Results) -> None:
+def test_budgets_range_from_the_smallest_to_the_largest_backbone(grid_results: Results) -> None:
     frame = budgets([task for task in grid_results.slices if task.task == "gp-mixture"])
     assert frame.loc[0, "parameters_low"] == 26_000 + 10 * len("cnp")
     assert frame.loc[0, "parameters_high"] == 26_000 + 10 * len("transformer")
@@ -141,7 +141,7 @@ def test_budgets_are_the_sizes_of_the_smallest_and_largest_backbones(grid_result
     assert frame.loc[0, "backbones"] == len(BACKBONES)
 
 
-def test_deviations_from_budget_exclude_encoders(grid_results: Results) -> None:
+def test_deviations_from_the_budget_exclude_encoders(grid_results: Results) -> None:
     card, rows, costs = load_task("linear")[1], grid_results.rows.copy(), grid_results.costs.copy()
     with_card = rows["task"].eq("linear") & rows["contestant"].isin(["mamba", "cnp", "knn-3"])
     rows.loc[with_card, "card"] = card.hash
@@ -154,8 +154,8 @@ def test_deviations_from_budget_exclude_encoders(grid_results: Results) -> None:
     assert frame["linear"].tolist() == pytest.approx(expected)
 
 
-def test_learning_rates_of_runs_with_the_current_card_are_the_shipped_ones(grid_results: Results) -> None:
-    """The rates of rows with another version of the card are unknown."""
+def test_learning_rates_of_runs_with_the_current_card_are_the_shipped_rates(grid_results: Results) -> None:
+    """Rates are unknown for rows with a different version of the card."""
     card = load_task("linear")[1]
     shipped = tomllib.loads(shipped_path("grid").read_text())["tuned"]
     (rate,) = (
@@ -170,7 +170,7 @@ def test_learning_rates_of_runs_with_the_current_card_are_the_shipped_ones(grid_
 
 
 def test_rates_tuned_on_other_tasks_are_counted(grid_results: Results) -> None:
-    """On `sparse-linear`, only the rate of GPT-2 was tuned on this task. The other rates were tuned on `linear`."""
+    """For `sparse-linear`, only GPT-2 was tuned on the task itself. The other rates were tuned on `linear`."""
     rows = grid_results.rows.assign(task=grid_results.rows["task"].replace("quadratic", "sparse-linear"))
     rows["card"] = [load_task(task)[1].hash if task in ("linear", "sparse-linear") else "" for task in rows["task"]]
     results = replace(grid_results, rows=rows[rows["contestant"].isin(["mamba", "gpt2", "s4d"])])
@@ -178,7 +178,7 @@ def test_rates_tuned_on_other_tasks_are_counted(grid_results: Results) -> None:
     assert tuning_task_counts(tasks) == {"sparse-linear": ["2 of 3 on linear"]}
 
 
-def test_learning_rates_of_stored_runs_are_those_of_their_settings(grid_results: Results, tmp_path: Path) -> None:
+def test_learning_rates_of_stored_runs_are_read_from_their_settings(grid_results: Results, tmp_path: Path) -> None:
     rows = grid_results.rows.assign(card=load_task("linear")[1].hash)
     results = replace(grid_results, rows=rows, folder=tmp_path)
     (linear,) = (task for task in results.slices if task.task == "linear")

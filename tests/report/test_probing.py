@@ -1,4 +1,4 @@
-"""The section on layers: figures and tables of probes, which do not change other sections."""
+"""The section on layers: figures and tables of probes, and that probes do not change other sections."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ DESCENTS = ("gd", "gd-plus-plus", "gd-plus-plus-transformed")
 
 
 def probe_rows(n: int, shift: str = "none") -> list[dict[str, object]]:
-    """Synthetic rows of `iclbench probe` for three runs, gradient descents and baselines."""
+    """Return synthetic rows of `iclbench probe` for three runs, gradient descent and baselines."""
     columns = {"evaluator": "probe", "n_context": n, "prompt_set": f"{TASK}-small-{shift}-probe{n}", "n_episodes": 128}
     rows = []
     for run, layers in LAYERS.items():
@@ -98,7 +98,7 @@ def probe_rows(n: int, shift: str = "none") -> list[dict[str, object]]:
 
 @pytest.fixture(scope="module")
 def results_with_probes(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """The synthetic folder with probes at 20 and 40 examples."""
+    """The synthetic results with probes at 20 and 40 examples."""
     folder = tmp_path_factory.mktemp("probed")
     for path in results.rglob("*.parquet"):
         (folder / path.relative_to(results)).parent.mkdir(parents=True, exist_ok=True)
@@ -144,7 +144,9 @@ def test_probes_do_not_change_other_figures_and_tables(results_with_probes: Resu
 
 
 @pytest.mark.slow
-def test_provenance_lists_probe_sets(results_with_probes: Results, blocks: dict[str, Figure | Table]) -> None:
+def test_the_section_on_provenance_lists_probe_sets(
+    results_with_probes: Results, blocks: dict[str, Figure | Table]
+) -> None:
     assert results_with_probes.excluded_rows == ()
     provenance = blocks["provenance"]
     assert isinstance(provenance, Table)
@@ -153,7 +155,7 @@ def test_provenance_lists_probe_sets(results_with_probes: Results, blocks: dict[
     )
 
 
-def test_rows_on_another_probe_set_of_the_same_size_are_excluded(tmp_path: Path) -> None:
+def test_rows_on_a_different_probe_set_of_the_same_size_are_excluded(tmp_path: Path) -> None:
     rows = probe_rows(20)
     of_mamba = [row | {"prompt_set": "other-set"} for row in rows if row["run"] == "linear-mamba-small-s0"]
     tables.write("values", rows, tmp_path / "a.values.parquet", {})
@@ -164,7 +166,7 @@ def test_rows_on_another_probe_set_of_the_same_size_are_excluded(tmp_path: Path)
     assert "n = 20" in line and "other-set" in line
 
 
-def test_errors_are_plotted_against_share_of_layers_or_steps(blocks: dict[str, Figure | Table]) -> None:
+def test_errors_are_plotted_against_the_share_of_layers_or_steps(blocks: dict[str, Figure | Table]) -> None:
     data = figure(blocks, "error").data
     mamba = data[data["run"] == "linear-mamba-small-s0"]
     assert mamba["depth"].tolist() == [k / 8 for k in range(1, 9)]
@@ -185,7 +187,7 @@ def test_each_run_has_a_panel_with_a_line_per_context_size(blocks: dict[str, Fig
     assert len(contexts.static["concat"][0]["data"]["values"]) == 8
 
 
-def test_bands_of_scale_and_shift_are_standard_deviations(blocks: dict[str, Figure | Table]) -> None:
+def test_bands_around_scale_and_shift_are_standard_deviations(blocks: dict[str, Figure | Table]) -> None:
     for name, divisor in (("scale", 2), ("shift", 4)):
         data = figure(blocks, name).data
         error = np.exp(-4 * data["depth"].astype(float))
@@ -193,7 +195,7 @@ def test_bands_of_scale_and_shift_are_standard_deviations(blocks: dict[str, Figu
         assert set(data["contestant"]) == {"gpt2", "mamba"}
 
 
-def test_best_gamma_is_marked(blocks: dict[str, Figure | Table]) -> None:
+def test_the_best_gamma_is_marked(blocks: dict[str, Figure | Table]) -> None:
     gamma = figure(blocks, "gamma")
     assert [panel.title for panel in gamma.panels] == ["20 examples", "40 examples"]
     assert gamma.data.loc[gamma.data["sparse"], "axis_value"].astype(float).tolist() == pytest.approx([1e-4] * 4)
@@ -207,7 +209,7 @@ def test_figures_are_valid_vega_lite(blocks: dict[str, Figure | Table]) -> None:
         vega_lite.validate(block.static | ({"concat": [panel]} if "concat" in block.static else panel))
 
 
-def test_table_has_final_and_smallest_errors(blocks: dict[str, Figure | Table]) -> None:
+def test_the_table_has_final_and_smallest_errors(blocks: dict[str, Figure | Table]) -> None:
     table = blocks["linear-small-probe-none"]
     assert isinstance(table, Table)
     frame = table.frame.set_index(["n_context", "run"])
@@ -219,7 +221,7 @@ def test_table_has_final_and_smallest_errors(blocks: dict[str, Figure | Table]) 
     assert pd.isna(frame.loc[(20, "zero"), "depth"])
 
 
-def test_final_error_differs_from_smallest_if_it_rises_in_last_layer() -> None:
+def test_the_final_error_is_not_the_smallest_if_it_rises_in_the_last_layer() -> None:
     rows = pd.DataFrame([row for row in probe_rows(20) if row["run"] == "linear-gpt2-small-s0"])
     final_error = rows["axis_value"].eq(4) & rows["metric"].eq("squared_error")
     record = probing._record(rows.assign(value=rows["value"].mask(final_error, 0.9)), metric("squared_error"))
@@ -229,7 +231,7 @@ def test_final_error_differs_from_smallest_if_it_rises_in_last_layer() -> None:
 
 
 @pytest.mark.slow
-def test_a_report_can_be_built_from_only_probes(tmp_path: Path) -> None:
+def test_a_report_can_be_built_from_probes_alone(tmp_path: Path) -> None:
     tables.write("values", probe_rows(20), tmp_path / "p.values.parquet", {})
     html = build(tmp_path, tmp_path / "out", formats=()).page.read_text(encoding="utf-8")
     assert "probe-none-error" in html and "linear-small-curves" not in html
@@ -237,7 +239,7 @@ def test_a_report_can_be_built_from_only_probes(tmp_path: Path) -> None:
 
 
 def stream_rows(n: int) -> list[dict[str, object]]:
-    """Synthetic rows of `iclbench probe` for a run that reads a stream, and for its untrained model."""
+    """Return synthetic rows of `iclbench probe` for a run on streams and for its untrained model."""
     columns = {"evaluator": "probe", "n_context": n, "prompt_set": f"{TASK}-small-none-probe{n}", "n_episodes": 1024}
     names = {"gru": ("backbone", "linear-gru-small-s0", 0), "gru-untrained": ("baseline", "gru-untrained", None)}
     return [
@@ -260,7 +262,7 @@ def stream_rows(n: int) -> list[dict[str, object]]:
     ]
 
 
-def test_runs_that_read_streams_have_a_figure_and_a_table_for_each_target(tmp_path: Path) -> None:
+def test_runs_on_streams_have_a_figure_and_a_table_per_probe_target(tmp_path: Path) -> None:
     for n in (16, 32):
         tables.write("values", stream_rows(n), tmp_path / f"{n}.values.parquet", {})
     loaded = load_results(tmp_path)

@@ -1,4 +1,4 @@
-"""Published and measured numbers: matched rows, ratios and differences."""
+"""Published and measured numbers: matching rows, ratios and differences."""
 
 import pandas as pd
 import pytest
@@ -14,7 +14,7 @@ OURS = {"nll_published": -0.05, "squared_sum_error": 0.08, "accuracy": 0.4}
 
 
 def events(preset: str = "paper", data: str = "path=mooc.npz") -> pd.DataFrame:
-    """Published numbers on event sequences, which have no context size, and measured numbers of a run."""
+    """Return published numbers on event sequences, which have no context size, and measured numbers of a run."""
     shared = {
         "task": "events-mooc",
         "family": "event_sequences",
@@ -46,7 +46,7 @@ def test_errors_are_compared_by_ratio_and_other_metrics_by_difference() -> None:
 
 
 @pytest.mark.parametrize("change", [{"preset": "small"}, {"data": "path=retweets.npz"}])
-def test_numbers_on_another_preset_or_other_data_have_no_difference(change: dict[str, str]) -> None:
+def test_numbers_on_different_presets_or_data_have_no_difference(change: dict[str, str]) -> None:
     (task,) = results_from_values(events(**change)).slices
     frame = comparison(task)
     assert frame is not None
@@ -54,7 +54,7 @@ def test_numbers_on_another_preset_or_other_data_have_no_difference(change: dict
     assert frame[["ratio", "difference"]].isna().all(axis=None)
 
 
-def test_published_numbers_that_were_not_measured_are_listed_by_paper() -> None:
+def test_published_numbers_without_a_measurement_are_listed_by_paper() -> None:
     rows = events()
     part = all_tasks(results_from_values(rows))
     assert part is not None and not any(isinstance(block, Text) for block in part.blocks)
@@ -66,7 +66,7 @@ def test_published_numbers_that_were_not_measured_are_listed_by_paper() -> None:
     assert item.startswith("table 3: 2 ") and "thp" in item and "events-mooc" in item
 
 
-def test_the_section_of_a_task_has_a_row_per_measured_number_and_a_line_per_paper() -> None:
+def test_a_task_has_a_row_per_measured_number_and_a_line_per_paper_with_unmeasured_ones() -> None:
     rows = events()
     is_missing = rows["kind"].eq("backbone") & rows["metric"].eq("accuracy")
     (task,) = results_from_values(rows[~is_missing]).slices

@@ -1,4 +1,4 @@
-"""The section on learning rates, from trials of `iclbench tune`: windows, best of k rates, and ranks at one rate."""
+"""The section on learning rates: windows, the best of k rates, and ranks at one rate, from `iclbench tune`."""
 
 import shutil
 from pathlib import Path
@@ -13,7 +13,7 @@ from iclbench.report.blocks import Figure, Table, Text
 from iclbench.report.data import Results, load_results
 from iclbench.report.sections.rate_window import section
 
-# Mean areas by rate. The area is 0.01 higher for one seed and 0.01 lower for the other. None: a seed diverged.
+# Mean areas by rate. The two seeds are 0.01 above and below the mean. None: a seed diverged.
 AREAS = {
     "gpt2": {1e-3: 0.30, 3e-3: 0.20, 1e-2: 0.22, 3e-2: 0.90},
     "mamba": {1e-3: 0.40, 3e-3: 0.18, 1e-2: None},
@@ -45,21 +45,21 @@ def linear() -> RateCurves:
     return curves
 
 
-def test_rate_with_diverged_seed_has_no_mean(linear: RateCurves) -> None:
+def test_a_rate_with_a_diverged_seed_has_no_mean(linear: RateCurves) -> None:
     assert linear.by_contestant["mamba"] == {1e-3: pytest.approx(0.4), 3e-3: pytest.approx(0.18), 1e-2: None}
     assert linear.rows.loc[linear.rows["contestant"].eq("gpt2"), "spread"].iloc[0] == pytest.approx(0.01 * 2**0.5)
     assert [linear.best_rate(name) for name in ("gpt2", "mamba", "s4d")] == [3e-3, 3e-3, 3e-4]
 
 
-def test_window_has_neighbouring_rates_with_similar_means(linear: RateCurves) -> None:
-    # All means are between 0.1 and 0.9, and means are similar if they differ by at most a tenth of this range.
+def test_the_window_has_neighbouring_rates_with_similar_means(linear: RateCurves) -> None:
+    # Means range from 0.1 to 0.9. They are similar if they differ by at most a tenth of this range.
     assert linear.window("gpt2") == [3e-3, 1e-2]
     assert linear.window("mamba") == [3e-3]
     curves = rate_curves(trials(areas={"gpt2": {1e-4: 0.1, 1e-3: 0.9, 1e-2: 0.1}, "mamba": {1e-4: 0.5, 1e-3: 0.5}}))
     assert curves is not None and curves.window("gpt2") == [1e-4] and curves.window("mamba") == [1e-4, 1e-3]
 
 
-def test_score_of_the_best_of_k_rates_is_a_mean_over_choices_of_common_rates(linear: RateCurves) -> None:
+def test_the_expected_best_score_is_a_mean_over_all_choices_of_k_common_rates(linear: RateCurves) -> None:
     assert linear.common_rates == [1e-3, 3e-3, 1e-2]
     assert [linear.expected_score("gpt2", k) for k in (1, 2, 3)] == [
         pytest.approx((0.30 + 0.20 + 0.22) / 3), pytest.approx((0.20 + 0.22 + 0.20) / 3), pytest.approx(0.20)
@@ -85,14 +85,14 @@ def test_equal_scores_have_equal_ranks() -> None:
     assert curves.rank_agreement(1e-2) == pytest.approx(tau)
 
 
-def test_higher_log_likelihood_is_better() -> None:
+def test_a_higher_log_likelihood_is_better() -> None:
     curves = rate_curves(trials(metric="log_likelihood"))
     assert curves is not None and curves.best_rate("gpt2") == 3e-2
     assert curves.expected_score("gpt2", 2) == pytest.approx((0.30 + 0.30 + 0.22) / 3)
     assert curves.ranks(None)["gpt2"] == 1
 
 
-def test_curves_ignore_other_steps_and_settings() -> None:
+def test_trials_with_different_steps_or_settings_are_ignored() -> None:
     others = [trials(areas={"gpt2": {1e-5: 0.01}}, steps=7), trials(areas={"gpt2": {1e-5: 0.01}}, weight_decay=0.1)]
     curves = rate_curves(tables.union("trials", [trials(), *others]))
     assert curves is not None and curves.rates == [3e-4, 1e-3, 3e-3, 1e-2, 3e-2]
@@ -101,7 +101,7 @@ def test_curves_ignore_other_steps_and_settings() -> None:
 
 
 @pytest.mark.slow
-def test_section_has_figure_windows_and_orders(results: Path, report_results: Results, tmp_path: Path) -> None:
+def test_the_section_has_a_figure_windows_and_rankings(results: Path, report_results: Results, tmp_path: Path) -> None:
     task = next(task for task in report_results.slices if task.task == "linear")
     assert section(task) is None, "no trials"
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
@@ -122,7 +122,7 @@ def test_section_has_figure_windows_and_orders(results: Path, report_results: Re
 
 
 @pytest.mark.slow
-def test_section_has_no_figure_if_all_runs_diverged(results: Path, tmp_path: Path) -> None:
+def test_the_section_has_no_figure_if_all_runs_diverged(results: Path, tmp_path: Path) -> None:
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     (task,) = (task for task in load_results(tmp_path).slices if task.task == "linear")
     folder = tmp_path / "rates" / task.preset
@@ -134,7 +134,7 @@ def test_section_has_no_figure_if_all_runs_diverged(results: Path, tmp_path: Pat
     assert rate_window is not None and not any(isinstance(block, Figure) for block in rate_window.blocks)
 
 
-def test_rank_agreement_is_among_the_selected_contestants() -> None:
+def test_rank_agreement_is_computed_over_selected_contestants() -> None:
     curves = rate_curves(
         trials(areas={"a": {1e-3: 0.1, 3e-3: 0.5}, "b": {1e-3: 0.2, 3e-3: 0.6}, "c": {1e-3: 0.9, 3e-3: 0.05}})
     )

@@ -1,4 +1,4 @@
-"""The section on distances from known solutions during training."""
+"""The section on distances to known solutions during training."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ STEPS = (2, 4, 6)
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Two seeds of one model and one of another, trained for a few steps."""
+    """Results of two seeds of one model and one seed of another, trained for a few steps."""
     folder = tmp_path_factory.mktemp("results")
     for name, seed in (("gru", 0), ("gru", 1), ("gpt2", 0)):
         overrides = ["train.steps=6", "train.evaluate_every=2"]
@@ -40,7 +40,7 @@ def section_of(results: Results) -> Section:
     return section
 
 
-def test_lines_are_means_over_seeds_with_their_range(results: Results) -> None:
+def test_lines_are_means_over_seeds_with_ranges(results: Results) -> None:
     (figure,) = [block for block in section_of(results).walk() if isinstance(block, Figure)]
     data = figure.data
     assert sorted(data["panel"].unique()) == ["KL to bigram", "KL to uniform", "KL to unigram"]
@@ -59,12 +59,12 @@ def test_lines_are_means_over_seeds_with_their_range(results: Results) -> None:
     vega_lite.validate(figure.make_static())
 
 
-def test_distances_are_not_in_summaries_of_scores(results: Results) -> None:
+def test_distances_are_not_treated_as_scores(results: Results) -> None:
     (task,) = results.slices
     assert set(task.summaries["evaluator"]) == {"next"}
 
 
-def test_section_is_absent_with_a_single_step(results: Results) -> None:
+def test_the_section_is_omitted_for_a_single_step(results: Results) -> None:
     rows = results.rows[~results.rows["axis_value"].isin(STEPS[1:]).fillna(False)]
     (task,) = replace(results, rows=rows).slices
     assert not solutions.trajectory(task).empty

@@ -1,4 +1,4 @@
-"""The summary at the top of the page: tiles of the heat map, largest paired differences, and missing results."""
+"""The summary at the top of the page: tiles of the heat map, largest differences, and missing results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def first_screen(grid_results: Results) -> FirstScreen:
 
 @pytest.fixture(scope="module")
 def without_mamba_on_linear(grid_results: Results) -> Results:
-    """The grid without cells and rows of mamba on linear."""
+    """The results of the grid without cells and rows of mamba on linear."""
 
     def others(table: pd.DataFrame) -> pd.DataFrame:
         return table[table["task"].ne("linear") | table["contestant"].ne("mamba")]
@@ -39,12 +39,12 @@ def without_mamba_on_linear(grid_results: Results) -> Results:
 
 @pytest.mark.slow
 def test_models_methods_tasks_and_seeds_are_counted(first_screen: FirstScreen) -> None:
-    """One backbone has only one seed on a task, so the text says "up to 2 seeds"."""
+    """One backbone has a single seed on a task, so the text says "up to 2 seeds"."""
     assert first_screen.scope == ("Preset grid: 7 models and 3 classical methods on 10 tasks, up to 2 seeds.",)
 
 
 @pytest.mark.slow
-def test_tiles_are_cells_of_heat_map(first_screen: FirstScreen, grid_results: Results) -> None:
+def test_tiles_equal_the_cells_of_the_heat_map(first_screen: FirstScreen, grid_results: Results) -> None:
     section = heat_map.section(grid_results)
     assert section is not None
     figure = next(block for block in section.walk() if isinstance(block, Figure))
@@ -58,8 +58,8 @@ def test_tiles_are_cells_of_heat_map(first_screen: FirstScreen, grid_results: Re
     )
 
 
-def test_findings_are_largest_significant_differences(first_screen: FirstScreen, grid: Grid) -> None:
-    """On each row, the best causal model is compared with the best set model by the paired t-test of SciPy."""
+def test_findings_are_the_largest_significant_differences(first_screen: FirstScreen, grid: Grid) -> None:
+    """On each row, the best causal model is compared with the best set model by SciPy's paired t-test."""
     expected = {}
     for task, evaluators in TASKS.items():
         for evaluator in evaluators:

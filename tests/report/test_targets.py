@@ -43,7 +43,7 @@ def _values(results: Path, task: str, shift: str = "none") -> pd.DataFrame:
     return values[(values["task"] == task) & (values["shift"] == shift) & (values["kind"] != "published")]
 
 
-def test_leaderboard_has_rows_for_zero_one_and_the_most_related_datasets(targets_blocks: dict[str, Block]) -> None:
+def test_the_leaderboard_has_rows_with_no_one_and_all_related_datasets(targets_blocks: dict[str, Block]) -> None:
     frame = _table(targets_blocks, f"{GP}-leaderboard-targets").frame
     keys = list(zip(frame["contestant"], frame["n_related"], strict=True))
     assert sorted(keys) == sorted(
@@ -58,7 +58,7 @@ def test_leaderboard_has_rows_for_zero_one_and_the_most_related_datasets(targets
     assert frame.set_index("contestant").loc["cnp", "covered_90"] == pytest.approx(0.881)
 
 
-def test_a_line_names_the_methods_without_a_log_likelihood(
+def test_methods_without_a_log_likelihood_are_named_in_a_note(
     targets_blocks: dict[str, Block], targets_sections: list[Section]
 ) -> None:
     frame = _table(targets_blocks, f"{GP}-leaderboard-targets").frame
@@ -67,7 +67,7 @@ def test_a_line_names_the_methods_without_a_log_likelihood(
     assert len(missing) and any(all(name in text for name in missing) for text in texts)
 
 
-def test_differences_of_leaderboard_are_paired(targets_blocks: dict[str, Block]) -> None:
+def test_differences_in_the_leaderboard_are_paired(targets_blocks: dict[str, Block]) -> None:
     frame = _table(targets_blocks, f"{GP}-leaderboard-targets").frame
     index = frame.index[(frame["contestant"] == "icicl-tnp") & (frame["n_related"] == 1)][0]
     row, row_above = frame.loc[index], frame.loc[index - 1]
@@ -78,7 +78,7 @@ def test_differences_of_leaderboard_are_paired(targets_blocks: dict[str, Block])
     assert (row["behind_low"], row["behind_high"]) == pytest.approx((interval.low, interval.high), rel=1e-9)
 
 
-def test_a_difference_requires_two_common_episodes() -> None:
+def test_a_paired_difference_requires_two_common_episodes() -> None:
     a, b = pd.Series([1.0, 2.0, 4.0]), pd.Series([0.5, 1.0], index=[2, 1])
     difference = score_difference(a, b)
     assert difference is not None
@@ -102,7 +102,7 @@ def test_the_table_of_gaps_has_columns_by_context_size_and_stratum(
     assert table.frame["all"].is_monotonic_increasing, "the smallest gap first"
 
 
-def test_joint_likelihoods_are_listed_if_they_differ_from_marginal_ones(targets_blocks: dict[str, Block]) -> None:
+def test_joint_log_likelihoods_are_listed_if_they_differ_from_marginal_ones(targets_blocks: dict[str, Block]) -> None:
     joint, marginal = (
         _table(targets_blocks, name).frame.set_index(["contestant", "n_related"])["all"]
         for name in (f"{GP}-gap-joint", f"{GP}-gap")
@@ -115,7 +115,7 @@ def test_joint_likelihoods_are_listed_if_they_differ_from_marginal_ones(targets_
     assert "log_likelihood_joint" not in [column.key for column in board_of_images.columns]
 
 
-def test_gap_figures_have_panels_of_strata_and_related_datasets(targets_blocks: dict[str, Block]) -> None:
+def test_figures_of_gaps_have_panels_for_strata_and_related_datasets(targets_blocks: dict[str, Block]) -> None:
     assert [p.title for p in _figure(targets_blocks, f"{GP}-gap-related").panels] == ["all episodes", "periodic", "rbf"]
     by_size = _figure(targets_blocks, f"{GP}-gap-context")
     assert [p.title for p in by_size.panels] == ["no related dataset", "1 related dataset", "3 related datasets"]
@@ -143,7 +143,7 @@ def test_the_figure_of_related_datasets_has_measured_and_published_numbers(
     assert pd.isna(table.loc[1, "difference"]), "the published number is for another preset"
 
 
-def test_gains_are_paired_and_name_share_of_single_episode(targets_blocks: dict[str, Block]) -> None:
+def test_gains_are_paired_and_give_the_largest_share_of_a_single_episode(targets_blocks: dict[str, Block]) -> None:
     table = _table(targets_blocks, f"{GP}-related-gains")
     row = table.frame.set_index(["contestant", "n_related"]).loc[("icicl-tnp", 3)]
     scores = synthetic.log_likelihoods("gp-mixture", "icicl-tnp")
@@ -160,7 +160,7 @@ def test_gains_are_paired_and_name_share_of_single_episode(targets_blocks: dict[
     assert gain(scores_without, scores_without) is None
 
 
-def test_table_of_gains_has_intervals(targets_report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_of_gains_has_intervals(targets_report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     (task,) = (task for task in targets_report.results.slices if task.task == "gp-mixture")
     mean = Gain(0.1, 0.05, 0.2, median=0.08, largest_share=0.01)
     monkeypatch.setattr(related, "gains", lambda *_: {("icicl-tnp", 3): mean})
@@ -169,7 +169,7 @@ def test_table_of_gains_has_intervals(targets_report: Report, monkeypatch: pytes
     assert table.frame[["gain", "gain_low", "gain_high", "median"]].iloc[0].tolist() == [0.1, 0.05, 0.2, 0.08]
 
 
-def test_cell_with_fewer_episodes_shows_their_number() -> None:
+def test_a_cell_with_fewer_episodes_shows_their_number() -> None:
     frame = pd.DataFrame({"name": ["a", "b", "c"], "ll": [-1.0, -2.0, None], "n": [256, 128, None]})
     table = Table("t", "t", "", frame, (Column("name", "name"), Column("ll", "ll", fixed, True, episodes="n")))
     assert [row[1].text for row in table.rows()] == ["-1.000", "-2.000 (128 episodes)", "–"]
@@ -213,7 +213,7 @@ def test_published_and_measured_numbers_share_rows_of_a_figure(
     assert low < min(expected.values()) and max(expected.values()) < high
 
 
-def test_bins_of_context_sizes_agree_with_naive_loop(targets_blocks: dict[str, Block]) -> None:
+def test_bins_of_context_sizes_agree_with_a_naive_loop(targets_blocks: dict[str, Block]) -> None:
     figure = _figure(targets_blocks, f"{GP}-context-size")
     line = figure.data[(figure.data["panel"] == "3 related datasets") & (figure.data["contestant"] == "icicl-tnp")]
     sizes, scores = synthetic.context_sizes("gp-mixture"), synthetic.log_likelihoods("gp-mixture", "icicl-tnp")[3]
@@ -224,7 +224,7 @@ def test_bins_of_context_sizes_agree_with_naive_loop(targets_blocks: dict[str, B
         assert row.value == pytest.approx(scores[in_bin].mean())
 
 
-def test_images_are_binned_by_share_of_observed_pixels(targets_blocks: dict[str, Block]) -> None:
+def test_images_are_binned_by_the_share_of_observed_pixels(targets_blocks: dict[str, Block]) -> None:
     figure = _figure(targets_blocks, "image-completion-small-context-size")
     assert "observed pixels" in figure.alt
     share = 100 * synthetic.context_sizes("image-completion") / synthetic.SIDE**2
@@ -239,7 +239,7 @@ def test_figures_are_valid_vega_lite(targets_blocks: dict[str, Block]) -> None:
     figures = [block for block in targets_blocks.values() if isinstance(block, Figure)]
     assert len(figures) == 12
     for figure in figures:
-        # Validate one panel without rows: panels have the same layers, and rows are slow to validate.
+        # Validate one panel without rows, because all panels have the same layers and rows are slow to validate.
         first_panel = {**figure.static["concat"][0], "data": {"values": []}}
         vega_lite.validate({**figure.static, "concat": [first_panel]})
         vega_lite.validate(figure.live)
@@ -247,7 +247,7 @@ def test_figures_are_valid_vega_lite(targets_blocks: dict[str, Block]) -> None:
 
 
 @pytest.mark.slow
-def test_very_poor_baseline_does_not_extend_axis(targets_results: Path, tmp_path: Path) -> None:
+def test_a_very_poor_baseline_does_not_extend_the_axis(targets_results: Path, tmp_path: Path) -> None:
     values = tables.read_all("values", targets_results).query("task == 'gp-mixture' and shift == 'none'")
     poor = values[(values["contestant"] == "pt-tnp") & values["metric"].eq("log_likelihood")].assign(
         contestant="gp-rbf", run="gp-rbf", kind="baseline", seed=None, value=-1e4, low=-2e4, high=-1e3
@@ -264,7 +264,7 @@ def test_very_poor_baseline_does_not_extend_axis(targets_results: Path, tmp_path
     assert scale["domain"][0] > -2
 
 
-def test_episode_scores_of_both_questions_are_separate() -> None:
+def test_episode_scores_of_the_two_questions_are_separate() -> None:
     row = {"run": "a", "prompt_set": "p", "metric": "squared_error"}
     frame = tables.frame(
         "errors",
@@ -282,7 +282,7 @@ def test_episode_scores_of_both_questions_are_separate() -> None:
     assert sizes is not None and sizes.tolist() == [5, 6]
 
 
-def test_the_sections_are_those_for_the_question_targets(targets_sections: list[Section]) -> None:
+def test_the_page_has_the_sections_for_the_question_targets(targets_sections: list[Section]) -> None:
     titles = {part.title for section in targets_sections for part in section.parts}
     assert titles == {
         "Leaderboard",
@@ -295,10 +295,10 @@ def test_the_sections_are_those_for_the_question_targets(targets_sections: list[
 
 
 @pytest.mark.slow
-def test_mean_lines_exclude_contestants_with_failed_seed(
+def test_mean_lines_exclude_contestants_with_a_failed_seed(
     targets_results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run of icicl-tnp fails with any number of related datasets, and a run of pt-tnp with none.
+    """A run of icicl-tnp fails with any number of related datasets, and a run of pt-tnp fails without them.
 
     Published numbers are still drawn.
     """

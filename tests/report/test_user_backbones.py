@@ -1,4 +1,4 @@
-"""User-defined backbones: look, rank on shared tasks, and highlighting on the page."""
+"""User-defined backbones: looks, ranks on shared tasks, and highlighting on the page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHARED = ("linear", "quadratic")
 
 @pytest.fixture(scope="module")
 def folder(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The grid, with `mynet` on two of its tasks, where it scores 0.1 above s4d, and on the task `mine`."""
+    """The grid with `mynet`, which scores 0.1 above s4d on two of its tasks and also has results on the task `mine`."""
     folder = tmp_path_factory.mktemp("with-mynet")
     for name in ("values", "errors"):
         rows = tables.read_all(name, grid.folder)  # type: ignore[arg-type]
@@ -47,7 +47,7 @@ def with_mynet(folder: Path) -> Results:
 
 
 @pytest.mark.parametrize("kind", ["causal", "set"])
-def test_look_of_a_user_backbone_is_that_of_its_kind_with_a_unique_colour_and_dash(kind: str) -> None:
+def test_a_user_backbone_has_the_style_of_its_kind_with_a_unique_colour_and_dash(kind: str) -> None:
     others = CAUSAL_LOOKS if kind == "causal" else SET_LOOKS
     look = looks([*SHIPPED_LOOKS, "mynet"], [], [], {"mynet": kind})["mynet"]
     assert (look.colour, look.dash) not in {(other.colour, other.dash) for other in SHIPPED_LOOKS.values()}
@@ -60,7 +60,7 @@ def test_look_of_a_user_backbone_is_that_of_its_kind_with_a_unique_colour_and_da
     assert len({(look.colour, look.dash) for look in several.values()}) == len(several)
 
 
-def test_variant_of_a_shipped_backbone_is_not_user_defined() -> None:
+def test_a_variant_of_a_shipped_backbone_is_not_user_defined() -> None:
     assert not looks(["gpt2", "gpt2-wide"], [], [], {"gpt2-wide": "causal"})["gpt2-wide"].is_user_defined
 
 
@@ -76,14 +76,12 @@ def test_the_order_of_a_backbone_is_read_from_the_tables(grid_results: Results, 
 
 
 @pytest.mark.slow
-def test_ranking_of_shipped_backbones_does_not_depend_on_user_backbones(
-    grid_results: Results, with_mynet: Results
-) -> None:
+def test_ranks_of_shipped_backbones_do_not_depend_on_user_backbones(grid_results: Results, with_mynet: Results) -> None:
     expected, frame = (ranking(normalised.contests(results, "grid"))[0] for results in (grid_results, with_mynet))
     pd.testing.assert_frame_equal(expected, frame)
 
 
-def test_user_backbone_is_ranked_on_the_tasks_that_it_shares_with_the_others(grid: Grid, with_mynet: Results) -> None:
+def test_a_user_backbone_is_ranked_on_the_tasks_it_shares_with_others(grid: Grid, with_mynet: Results) -> None:
     contests = normalised.contests(with_mynet, "grid")
     ranked = ranking(contests)[0]["contestant"].tolist()
     row = unranked_backbones(contests, ranked).set_index("contestant").loc["mynet"]
@@ -114,7 +112,7 @@ def test_user_backbone_is_ranked_on_the_tasks_that_it_shares_with_the_others(gri
 
 
 @pytest.mark.slow
-def test_page_highlights_the_user_backbone(folder: Path, tmp_path: Path) -> None:
+def test_the_page_highlights_the_user_backbone(folder: Path, tmp_path: Path) -> None:
     selection = {"tasks": [*SHARED, "mine", "bursty"], "only": ["summary", "ranking", "overview"]}
     html = build(folder, tmp_path, **selection).page.read_text(encoding="utf-8")
     assert '<th scope="col" class="own"><span>mynet</span>' in html

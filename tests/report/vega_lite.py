@@ -1,4 +1,4 @@
-"""Validate Vega-Lite with a cached validator, which is much faster than `from_dict` of Altair."""
+"""Validation of Vega-Lite with a cached validator, which is much faster than `from_dict` of Altair."""
 
 from functools import cache
 from typing import Any
