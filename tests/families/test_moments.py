@@ -168,7 +168,7 @@ def test_the_normaliser_is_the_variance_given_the_shared_hidden_weights_and_d_on
     assert max(normalisers) > 6 > 4 > min(normalisers), "seeds differ"
 
 
-def test_the_normaliser_of_the_shipped_shared_network_is_the_second_moment_of_its_outputs():
+def test_the_normaliser_of_the_shipped_shared_network_is_its_mean_squared_output():
     family = resolve_task("relu-network-shared", "small")[0].build()
     moment, error = second_moment(family.sample(Request(30_000, 6, new_generator())).context.y)
     assert abs(moment / family.normaliser - 1) < 4 * error / family.normaliser < 0.05

@@ -107,7 +107,7 @@ def test_training_and_evaluation_use_different_times_and_patches_do_not_overlap(
         start = draw(split, 300).truth["start"]
         assert first <= start.min() < first + 20 and end - 20 < start.max() + 2 < end
         assert start.sort(1).values.diff(dim=1).min() >= 3
-    assert family.held_out()._data("cpu") is family._data("cpu"), "data are shared"
+    assert family.held_out()._data("cpu") is family._data("cpu"), "repeated calls share the data"
 
 
 def test_temperatures_are_standardised_by_the_training_half(data: Path) -> None:

@@ -109,7 +109,7 @@ def test_select_returns_sequences_in_the_given_order():
     data = event_data([1, 2], [3], [4, 5, 6], ends=[None, 8, None]).select(np.array([2, 1]))
     assert absolute_times(data) == [[4, 5, 6], [3]] and data.marks.tolist() == [3, 4, 5, 2]
     assert data.sequence_numbers.tolist() == [2, 1] and np.nan_to_num(data.open_intervals).tolist() == [0, 5]
-    assert data.location_of(int(data.event_numbers[-1])) == "event 2", "positions are those of the file"
+    assert data.location_of(int(data.event_numbers[-1])) == "event 2", "event numbers refer to the file"
 
 
 def test_the_fingerprint_depends_on_all_data():

@@ -167,7 +167,7 @@ def test_the_loss_is_the_likelihood_of_all_windows_per_event(file: Path) -> None
     assert slope.item() == pytest.approx(END * len(episodes) / events - 1 / RATE, rel=1e-6)
 
 
-def test_the_loss_of_a_batch_without_events_is_the_sum_of_log_survivals(file: Path) -> None:
+def test_the_loss_of_a_batch_without_events_is_the_summed_negative_log_survival(file: Path) -> None:
     episodes = episodes_of(file)
     empty = episodes[episodes.scored.sum(1) == 0]
     loss, _ = ConstantRate().loss(empty, 0.5, torch.Generator())

@@ -215,7 +215,7 @@ def test_increasing_times_are_refused_without_the_option_times(tmp_path):
     ],
 )
 def test_lines_that_are_not_json_are_refused(tmp_path, text, line):
-    """The error codes are those of `iclbench.core.json_text`."""
+    """Error codes come from `iclbench.core.json_text`."""
     path = tmp_path / "events.jsonl"
     path.write_text(text)
     with pytest.raises(DataError) as error:

@@ -194,7 +194,7 @@ def test_missing_files_are_refused_on_first_use(tmp_path, monkeypatch):
         _ = Events(EventParameters(path="mine.jsonl"), tmp_path).marks
     with refused("missing-file", f"'{tmp_path / 'mine.jsonl'}'", "-o task.path"):
         _ = build_family(tmp_path / "mine.jsonl").marks
-    assert build_family("mine.jsonl", marks=5).marks == 5, "the number of marks of the card needs no file"
+    assert build_family("mine.jsonl", marks=5).marks == 5, "a number of marks on the card needs no file"
 
 
 def test_too_few_sequences_are_refused(tmp_path):
@@ -207,7 +207,7 @@ def test_too_few_sequences_are_refused(tmp_path):
         build_family(path, start="first").sample(Request(1, 5, new_generator()))
 
 
-def test_marks_beyond_those_of_the_model_are_refused(tmp_path):
+def test_more_marks_than_the_model_has_are_refused(tmp_path):
     path = sequence_files.write_jsonl(tmp_path / "events.jsonl", *sequence_files.sequences(count=40))
     events = build_family(path)
     events.learned = {"marks": 3}

@@ -195,7 +195,7 @@ def test_iwl_contexts_do_not_contain_the_class_of_the_query(test):
         assert sorted(drawings[:, 8].unique().tolist()) == [15, 16, 17, 18, 19]
 
 
-def test_icl_contexts_have_four_images_of_each_of_two_held_out_classes():
+def test_icl_contexts_have_four_images_each_of_two_held_out_classes():
     bursty = family()
     labels, classes, episodes = draw(bursty, "icl")
     assert classes.min() == 50 and classes.max() == 59

@@ -114,7 +114,7 @@ def test_gaussian_image_gives_classes_equal_weights_and_predicts_colours_jointly
     np.testing.assert_allclose(prediction.std[0].flatten(), expected[1], atol=1e-5)
 
 
-def test_related_images_of_another_class_mislead_the_mixture() -> None:
+def test_related_images_from_a_different_class_mislead_class_mixture() -> None:
     error = {}
     for shift in ("none", "other-label"):
         episodes = sample(200, 3, shift=shift)

@@ -297,7 +297,7 @@ def test_real_mnist_has_the_assumed_scale_and_orientation():
     assert abs(intensities.mean()) < 0.03
     assert abs(intensities.std() - 1) < 0.03
     assert set(episodes.truth["label"].tolist()) == set(range(10))
-    # A zero has a hole, so the centre of its mean image is darker than that of a one.
+    # A zero has a hole, so the mean zero is darker at the centre than the mean one.
     centre = bytes_of(episodes, "mnist")[:, 13:15, 13:15].double().mean((1, 2))
     assert centre[episodes.truth["label"] == 0].mean() < 0.3 * centre[episodes.truth["label"] == 1].mean()
     test = mnist.held_out().sample(Request(200, 156, new_generator()))
@@ -354,7 +354,7 @@ def test_training_validation_and_evaluation_glyphs_do_not_overlap() -> None:
     assert [set(images.labels.tolist()) for images in parts.values()] == [{0, 1, 2}, {0, 1, 2}, {3, 4, 5}]
 
 
-def test_validation_uses_separate_drawings_of_glyphs_or_training_images_of_mnist() -> None:
+def test_validation_uses_separate_glyph_drawings_or_mnist_training_images() -> None:
     parts = [family(drawings=20), family(drawings=20).validation(), family(drawings=20).held_out()]
     train, validation, test = (
         {image.numpy().tobytes() for image in part.sample(Request(64, 9, new_generator())).truth["display"]}

@@ -45,7 +45,9 @@ def test_categories_are_encoded_as_their_index_in_sorted_order() -> None:
     assert encode_column(["b", "a", "c", "b", "a", "c"])[0][:, 0].tolist() == [1, 0, 2, 1, 0, 2]
     assert encode_column(pd.Series([10, 9, 9, 10]).astype("category"))[0][:, 0].tolist() == [1, 0, 0, 1]
     sizes = pd.Categorical(["small", "large"] * 3, categories=["small", "medium", "large"], ordered=True)
-    assert encode_column(sizes)[0][:2, 0].tolist() == [0, 1], "the order of the type, not of the alphabet"
+    assert encode_column(sizes)[0][:2, 0].tolist() == [0, 1], (
+        "in the order of the categorical type, not of the alphabet"
+    )
 
 
 def test_an_unseen_category_is_encoded_as_a_missing_cell() -> None:

@@ -153,7 +153,7 @@ def test_oracles_refuse_other_kinds_of_tables() -> None:
     assert not build(classes=2).is_oracle_optimal("oracle-gp", "none")
 
 
-def test_under_a_shift_to_another_kind_of_table_only_oracle_gp_prior_gives_predictions() -> None:
+def test_only_oracle_gp_prior_predicts_under_a_shift_to_another_kind_of_table() -> None:
     family = build()
     informed, averaged = OracleGP(None, family.facts("scm")), OracleGPPrior(None, family.facts("scm"))
     assert informed.too_long(3) and OracleGP(None, family.facts("points-9")).too_long(3) is None

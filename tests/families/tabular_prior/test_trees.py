@@ -59,7 +59,7 @@ def test_columns_and_targets_of_causal_tables_are_distinct_ensembles() -> None:
         torch.testing.assert_close(columns[table], both[table][:, chosen[1:]])
 
 
-def test_columns_of_other_tables_are_the_causes_and_trees_read_only_used_columns() -> None:
+def test_noncausal_tables_have_causes_as_columns_and_trees_read_only_used_columns() -> None:
     drawn = replace(draw(False), noise=torch.zeros(12))
     columns, target = drawn.sample(30, new_generator(2))
     causes = drawn.causes.sample(30, new_generator(2))
