@@ -157,7 +157,7 @@ def test_the_page_gives_the_reason_if_pictures_cannot_be_drawn(
     assert len(err.splitlines()) < 8
     assert "1 of 1" in err and "ulimit -v" in err
     html = (out / "index.html").read_text(encoding="utf-8")
-    assert html.count("ulimit -v") == 2, "for the script and for the picture"
+    assert html.count("ulimit -v") == 2, "once for the script, once for the picture"
     assert '.png"' not in html, "no link to a missing picture"
     assert list((out / "figures").glob("*.csv"))
 

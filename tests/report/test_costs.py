@@ -115,7 +115,7 @@ def test_figures_show_the_measurements_and_are_valid(blocks: dict[str, Table | F
 
 
 @pytest.mark.slow
-def test_without_measured_phases_the_section_has_only_the_table_of_costs(report_results: Results) -> None:
+def test_without_measured_phases_the_section_has_only_a_table(report_results: Results) -> None:
     section = costs.section(report_results)
     assert section is not None
     assert all(isinstance(block, Table) and block.name.endswith("-costs") for block in section.walk())

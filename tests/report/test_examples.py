@@ -158,7 +158,7 @@ def test_the_section_is_omitted_without_examples(targets_results: Path, tmp_path
     assert "Examples" not in titles
 
 
-def test_the_section_is_omitted_without_the_points_of_episodes(targets_results: Path, tmp_path: Path) -> None:
+def test_the_section_is_omitted_if_points_of_episodes_are_missing(targets_results: Path, tmp_path: Path) -> None:
     """An interrupted evaluation can leave predictions without the points of their episodes."""
     values = tables.read_all("values", targets_results).query("task == 'image-completion' and shift == 'none'")
     tables.write("values", values, tmp_path / "r" / "a.values.parquet", {})

@@ -190,7 +190,7 @@ def test_an_oracle_without_error_does_not_extend_the_y_range() -> None:
     assert 0.001 < low < 0.004
 
 
-def test_the_legend_has_the_order_of_the_right_ends_of_the_lines(figures: dict[str, Figure]) -> None:
+def test_the_legend_is_sorted_by_the_last_value_of_each_line(figures: dict[str, Figure]) -> None:
     figure = figures["linear-small-curves-next-squared-error"]
     lines = figure.data[figure.data["kind"] != "published"].sort_values("n_context")
     ends = lines.groupby(["contestant", "series"]).tail(1).groupby("contestant")["value"].mean()
@@ -266,7 +266,7 @@ def _lab(colour: str, vision: str) -> np.ndarray:
 
 @pytest.mark.parametrize("vision", list(VISION))
 @pytest.mark.parametrize("kind", [CAUSAL_LOOKS, SET_LOOKS])
-def test_colours_of_models_of_the_same_kind_differ_under_colour_blindness(kind: dict[str, Look], vision: str) -> None:
+def test_colours_within_a_kind_of_model_differ_under_colour_blindness(kind: dict[str, Look], vision: str) -> None:
     """A difference of 2.3 is just noticeable. Lines need several times as much."""
     for a, b in combinations(kind.values(), 2):
         assert np.linalg.norm(_lab(a.colour, vision) - _lab(b.colour, vision)) > 15

@@ -62,7 +62,7 @@ def test_the_leaderboard_names_the_training_task(three_tasks: Results, with_tran
     for results, expected_items in ((three_tasks, []), (with_transferred_runs, [("gpt2@linear: trained on linear",)])):
         (task,) = (task for task in results.slices if task.task == "quadratic")
         assert [text.items for text in leaderboard.remarks(task, "next")] == expected_items
-    assert not with_transferred_runs.looks["gpt2@linear"].is_user_defined, "a backbone of the package"
+    assert not with_transferred_runs.looks["gpt2@linear"].is_user_defined, "gpt2 is a shipped backbone"
 
 
 def test_a_run_trained_on_a_different_task_is_neither_ranked_nor_listed_as_missing(

@@ -28,7 +28,7 @@ def test_a_table_for_a_paper_has_scores_and_names_prompts_and_seeds(grid_results
     assert f"n = {EPISODES} prompts" in caption and "n = 2 seeds" in caption
 
 
-def test_each_test_of_a_task_is_a_group_of_rows(grid_results: Results) -> None:
+def test_each_test_has_a_group_of_rows(grid_results: Results) -> None:
     task = next(task for task in grid_results.slices if task.task == "bursty")
     (table,) = leaderboard.paper_tables(task)
     assert table.frame["row"].nunique() == 2

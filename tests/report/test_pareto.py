@@ -130,7 +130,9 @@ def test_selecting_contestants_in_the_legend_fades_the_others(grid_results: Resu
         tests = [
             layer["encoding"].get("opacity", {}).get("condition", {}).get("test") for layer in figure.live["layer"]
         ]
-        assert tests == [None, IS_HIGHLIGHTED, IS_HIGHLIGHTED, IS_HIGHLIGHTED, IS_HIGHLIGHTED], "all but the front"
+        assert tests == [None, IS_HIGHLIGHTED, IS_HIGHLIGHTED, IS_HIGHLIGHTED, IS_HIGHLIGHTED], (
+            "all layers except the front"
+        )
 
 
 def test_budgets_range_from_the_smallest_to_the_largest_backbone(grid_results: Results) -> None:

@@ -227,7 +227,7 @@ def test_the_final_error_is_not_the_smallest_if_it_rises_in_the_last_layer() -> 
     record = probing._record(rows.assign(value=rows["value"].mask(final_error, 0.9)), metric("squared_error"))
     assert (record["depth"], record["score"]) == (4, 0.9)
     assert (record["best_at"], record["best"]) == (3, pytest.approx(np.exp(-3)))
-    assert record["scale"] == pytest.approx(1 + np.exp(-4)), "as after the last layer"
+    assert record["scale"] == pytest.approx(1 + np.exp(-4)), "scale of the last layer"
 
 
 @pytest.mark.slow

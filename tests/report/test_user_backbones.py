@@ -53,7 +53,7 @@ def test_a_user_backbone_has_the_style_of_its_kind_with_a_unique_colour_and_dash
     assert (look.colour, look.dash) not in {(other.colour, other.dash) for other in SHIPPED_LOOKS.values()}
     assert look.colour not in {other.colour for other in SHIPPED_LOOKS.values()}
     kinds = {(bool(other.dash), other.hollow) for other in others.values()}
-    assert kinds == {(bool(look.dash), look.hollow)}, "as its kind: solid and filled, or dashed and hollow"
+    assert kinds == {(bool(look.dash), look.hollow)}, "solid and filled, or dashed and hollow, like its kind"
     assert look.order == kind and look.is_user_defined
     assert look.width > max(other.width for other in SHIPPED_LOOKS.values())
     several = looks([*SHIPPED_LOOKS, *"abcdefghijk"], [], [], dict.fromkeys("abcdefghijk", kind))
