@@ -28,7 +28,7 @@ class Scripted(LanguageModel):
         max_rows: the number of rows above which the model runs out of memory.
         tokens_read: the number of tokens that the model has read.
 
-    `longest` and `memory_obstacle` are those of `LanguageModel`.
+    `longest` and `memory_obstacle` are attributes of `LanguageModel`.
     """
 
     def __init__(

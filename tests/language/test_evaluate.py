@@ -200,7 +200,7 @@ def test_the_cost_of_deep_thinking_excludes_answers_after_earlier_passes(
     for name, settings in (("icl", {}), ("deep-thinking", {"passes": 4, "trace": trace})):
         run(tmp_path / name, model, [reviews], name, settings=settings, controls=False)
     demonstrations = len(PromptCache().tokenise(model, prompts(reviews)).questions[0].demonstrations)
-    assert spent[1] - spent[0] == 3 * demonstrations, "three more readings of the demonstrations"
+    assert spent[1] - spent[0] == 3 * demonstrations, "three more passes over the demonstrations"
 
 
 @pytest.mark.slow

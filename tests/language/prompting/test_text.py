@@ -27,7 +27,7 @@ def test_prompts_match_the_papers():
 )
 @pytest.mark.parametrize("separator", ["", "\n", "\n\n", " ## "])
 @pytest.mark.parametrize("examples", [DEMONSTRATIONS, DEMONSTRATIONS[:1], []])
-def test_the_joined_parts_of_a_prompt_equal_the_text_of_its_examples(template, separator, examples):
+def test_the_parts_of_a_prompt_join_to_the_text_of_its_examples(template, separator, examples):
     """The last example is the query with its answer."""
     language_card = card(template, separator)
     parts = prompt(language_card, examples, "up", ["down"])
