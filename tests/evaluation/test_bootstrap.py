@@ -77,7 +77,7 @@ def test_a_single_episode_has_a_mean_and_no_interval() -> None:
     assert none["n_episodes"] == 0
 
 
-def test_the_interval_of_a_mean_per_event_equals_explicit_resampling_of_episodes() -> None:
+def test_the_interval_of_a_mean_per_event_resamples_episodes() -> None:
     draw = np.random.default_rng(6)
     totals, counts = draw.gamma(2.0, size=12), draw.integers(1, 9, 12)
     picks = np.random.default_rng(3).integers(12, size=(1000, 12))

@@ -67,7 +67,7 @@ def test_the_identity_depends_on_all_settings_that_change_the_episodes(task: Tas
     assert PromptSet(task.model_copy(update={"baselines": []}), "smoke").id == sets[0].id
 
 
-def test_the_name_of_a_prompt_set_has_a_hash_of_all_settings_that_change_the_episodes(task: TaskConfig) -> None:
+def test_the_name_of_a_prompt_set_hashes_all_settings_that_change_the_episodes(task: TaskConfig) -> None:
     """Packed results are identified by this name."""
     prompts = PromptSet(task, "smoke", "orthants", seed=4)
     hashed = {

@@ -57,13 +57,15 @@ def test_prompts_are_from_the_evaluation_task_and_the_contestant_names_the_train
     assert rows.query("kind != 'backbone'")["trained_on"].isna().all()
     assert set(rows["contestant"]) == {"gpt2@home", "ridge", "zero", "mean", "knn-3"}
     prompts = PromptSet(resolve_task(noisy, "smoke")[0], "smoke")
-    assert set(rows.query("shift == 'none'")["prompt_set"]) == {prompts.id}, "as for runs trained on it"
+    assert set(rows.query("shift == 'none'")["prompt_set"]) == {prompts.id}, (
+        "runs trained on this task have the same prompt set"
+    )
     with torch.inference_mode():
         answers = run.load("cpu").predict_next(prompts.episodes.context).mean
     errors = (answers - prompts.episodes.context.y).square().mean((0, 2)).numpy() / 3
     actual = model_rows.query("shift == 'none' and metric == 'squared_error'").sort_values("n_context")["value"]
     np.testing.assert_allclose(actual.to_numpy(float), errors, rtol=1e-4)
-    assert inventory.scores(folder)[run.name, "home"] == home_score, "the score of a run is that on its own task"
+    assert inventory.scores(folder)[run.name, "home"] == home_score, "the listed score of a run is on its training task"
 
 
 def test_the_training_task_may_be_named_explicitly(run: Run) -> None:

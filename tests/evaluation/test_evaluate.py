@@ -92,7 +92,7 @@ def test_options_of_evaluate_run_apply_to_all_cells(config: RunConfig, load_call
     assert facts(results) == [(name, shift, 7, False) for shift in ("none", "orthants") for name in ("gpt2", "mean")]
     assert begun == [(name, shift) for name, shift, _, _ in facts(results)]
     assert load_calls == [(run.name, "cpu", tmp_path)]
-    assert results[0].prompts.family is results[-1].prompts.family, "all prompt sets share the family, which has data"
+    assert results[0].prompts.family is results[-1].prompts.family, "all prompt sets share the family and its data"
     assert not list(tmp_path.rglob("summary")), "a sweep writes the summaries at its end"
     assert all(cell.cached for cell in evaluate_run(Context(tmp_path, tmp_path), run, ("none", "orthants"), **options))
 
@@ -299,7 +299,7 @@ def test_the_identity_of_a_baseline_depends_on_all_settings_that_change_its_pred
     assert baseline("knn-3", of=longer).identity == knn.identity
     noisy = task.model_copy(update={"family": "noisy-linear", "parameters": {"dim": 3, "noise": 0.5}})
     ridge = baseline("ridge", of=noisy)
-    assert ridge.identity != baseline("ridge", of=task).identity, "ridge is given the noise of the task"
+    assert ridge.identity != baseline("ridge", of=task).identity, "ridge gets the noise level of the task"
     names = ("decision-tree-2", "decision-tree-4", "knn-3", "zero", "mean")
     assert len({baseline(name).identity for name in names}) == 5
     assert baseline("decision-tree-2", "paper").identity == tree.identity

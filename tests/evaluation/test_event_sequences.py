@@ -158,7 +158,7 @@ def test_without_an_oracle_the_best_baseline_scores_1() -> None:
 
 
 @pytest.mark.slow
-def test_all_events_of_sequences_of_different_lengths_have_equal_weight(tmp_path: Path) -> None:
+def test_all_events_have_equal_weight_if_sequence_lengths_differ(tmp_path: Path) -> None:
     times, marks = sequence_files.sequences(count=60, longest=9)
     (tmp_path / "events").mkdir()
     sequence_files.write_jsonl(tmp_path / "events" / "own.jsonl", times, marks, [float(t[-1]) + 1 for t in times])
@@ -189,7 +189,7 @@ def test_all_events_of_sequences_of_different_lengths_have_equal_weight(tmp_path
     assert values["nll_published"] < nll[later].sum() / scored.sum()
 
 
-def test_all_baselines_are_scored_on_the_same_events_of_sequences_of_different_lengths(tmp_path: Path) -> None:
+def test_all_baselines_are_scored_on_the_same_events_if_sequence_lengths_differ(tmp_path: Path) -> None:
     times, marks = sequence_files.sequences(count=60, longest=9, kinds=2)
     (tmp_path / "events").mkdir()
     sequence_files.write_jsonl(tmp_path / "events" / "own.jsonl", times, marks)

@@ -48,7 +48,7 @@ def test_the_area_is_computed_from_errors_in_the_units_of_the_episodes(variance:
     errors = ((out_of_fold_predictions(table)[rows] - table.y[rows]) / deviation) ** 2
     expected = np.trapezoid(errors[:, 10:], axis=1).mean() / 10
     assert full_table_error(prompt_set)["value"] == pytest.approx(expected, rel=1e-4)
-    assert expected < 0.1, "a step that every fit on 54 rows finds"
+    assert expected < 0.1, "every fit on 54 rows finds the step in the target"
 
 
 @pytest.mark.slow

@@ -192,7 +192,9 @@ def test_a_cell_is_done_only_for_its_contestant_and_prompt_set(task: TaskConfig,
     path = cells.cell_path(tmp_path, make_contestant(), other)
     path.parent.mkdir()
     path.write_bytes(cells.cell_path(tmp_path, make_contestant(), prompts).read_bytes())
-    assert not cells.is_done(tmp_path, make_contestant(), other), "the file belongs to other prompts than its folder"
+    assert not cells.is_done(tmp_path, make_contestant(), other), (
+        "the file and its folder belong to different prompt sets"
+    )
 
 
 def test_a_cell_is_done_if_its_values_are_intact_and_its_other_files_exist(task: TaskConfig, tmp_path: Path) -> None:
@@ -207,7 +209,7 @@ def test_a_cell_is_done_if_its_values_are_intact_and_its_other_files_exist(task:
     values = tables.frame("values", [shared | {"metric": metric} for metric in Point.metrics])
     tables.write("values", values, path, {"cell": cells.cell_hash(contestant, prompts)})
     cells.cell_path(tmp_path, contestant, prompts, "errors").unlink()
-    assert cells.is_done(tmp_path, contestant, prompts), "these values name no other files"
+    assert cells.is_done(tmp_path, contestant, prompts), "these values do not list any other files"
 
 
 @pytest.mark.parametrize(("shift", "points"), [("none", 8), ("points-20", 20), ("orthants", None)])

@@ -24,7 +24,7 @@ def failed(row: dict[str, object]) -> dict[str, object]:
     return row | {"value": None, "low": None, "high": None, "status": "failed", "reason": "out of luck"}
 
 
-def test_without_baselines_besides_zero_or_oracles_there_are_no_scores(tmp_path: Path) -> None:
+def test_scores_require_an_oracle_or_a_baseline_besides_zero(tmp_path: Path) -> None:
     assert reasons(tmp_path, areas(zero=("baseline", 0.9), gpt2=("backbone", 0.2))) == set()
     assert reasons(tmp_path, areas(zero=("baseline", 0.0), knn=("baseline", 0.0))) == set(), "no error can be smaller"
 

@@ -110,7 +110,7 @@ def curve(run: str, *errors: float, n_episodes: int = EPISODES) -> Rows:
     return [of_size | {"n_context": size} for of_size, size in zip(rows, sizes, strict=True)]
 
 
-def test_without_an_oracle_the_pointwise_minimum_over_the_baselines_of_the_task_scores_1(tmp_path: Path) -> None:
+def test_without_an_oracle_the_pointwise_best_task_baseline_scores_1(tmp_path: Path) -> None:
     """The area covers the sizes at which all episodes are scored. A baseline that is not on the card is ignored, and
     the reason gives the number of missing baselines."""
     heights = {"knn-3": (0.9, 0.5, 0.4), "pixel-1nn": (0.6, 0.7, 0.1), "plug-in": (0.0, 0.0, 0.0)}

@@ -319,7 +319,7 @@ class Functions(Predictor):
         )
 
 
-def test_joint_scores_and_gaps_use_the_joint_density_of_all_targets_of_an_episode(prompts, tmp_path: Path):
+def test_joint_scores_and_gaps_use_the_joint_density_of_all_targets(prompts, tmp_path: Path):
     task = prompts.task.model_copy(update={"oracles": ["functions"]})
     with_oracle = PromptSet(task, "smoke")
     evaluate_cell(tmp_path, contestant(Functions(), "functions", "oracle"), with_oracle)
@@ -503,7 +503,7 @@ def test_only_means_over_nonfinite_scores_fail(tmp_path: Path):
     values = tables.read_all("values", tmp_path)
     keys = ["metric", "n_related", "axis", "axis_value"]
     nan_rows, sound = (values[values["run"].eq(name)].set_index(keys).sort_index() for name in ("broken", "sound"))
-    assert nan_rows.index.equals(sound.index), "there are the same rows"
+    assert nan_rows.index.equals(sound.index), "both have the same rows"
     rows = nan_rows.reset_index()
     is_affected = rows["n_related"].eq(2) & ~(rows["axis"].eq("n_context") & rows["axis_value"].le(4)).fillna(False)
     assert set(rows.loc[rows["status"].eq("failed"), "n_related"]) == {2}

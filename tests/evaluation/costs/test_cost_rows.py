@@ -106,10 +106,10 @@ def test_values_are_medians_of_as_many_repetitions_as_fit_into_the_time_limit(
 
 
 @pytest.mark.parametrize("peak", [0, None])
-def test_a_memory_peak_of_0_or_an_unknown_peak_gives_no_row(peak: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_zero_or_unknown_memory_peak_gives_no_row(peak: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     fix_measurements(monkeypatch, peak=peak)
     measured_costs = list(costs._measure_repeatedly(costs._Work("train_step", 8, None, None, lambda: None), "cpu", 1.0))
-    assert measured_costs == [Cost("train_step", "seconds", 0.5, 8)], "the cost of a training step is that of a batch"
+    assert measured_costs == [Cost("train_step", "seconds", 0.5, 8)], "a training step is measured per batch"
 
 
 @pytest.mark.parametrize("compiled", [True, False])

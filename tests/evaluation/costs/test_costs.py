@@ -77,7 +77,7 @@ def test_all_phases_are_timed_with_their_number_of_episodes(task: TaskConfig, tm
     table = tables.read("costs", path)
     is_per_episode = table["phase"].isin(["condition", "query", "update"])
     assert set(table.loc[is_per_episode, "n_episodes"]) == {EPISODES}
-    assert table.loc[~is_per_episode, "n_episodes"].isna().all(), "the cost of a training step is that of a batch"
+    assert table.loc[~is_per_episode, "n_episodes"].isna().all(), "a training step is measured per batch"
     assert set(table["threads"]) == {torch.get_num_threads()}
 
 
