@@ -325,7 +325,7 @@ def test_every_mixer_has_an_equation_in_this_file() -> None:
 
 @pytest.mark.parametrize(("name", "conv"), CONVOLUTIONS)
 def test_outputs_and_gradients_equal_the_equation(name: str, conv: int | None) -> None:
-    """The gradients are those of all weights and inputs, for both the chunked and the full pass."""
+    """Both the chunked and the full pass are checked, with gradients of all weights and inputs."""
     mixer, x = make_mixer(name, conv), tokens().requires_grad_()
     weight = tokens(2 * WIDTH if mixer.shares_values else WIDTH, seed=2)
     expected, leaves = EQUATIONS[name](mixer, x), [x, *mixer.parameters()]

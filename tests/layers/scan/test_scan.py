@@ -48,7 +48,7 @@ def relative_error(ours: Tensor, expected: Tensor) -> float:
 
 
 def assert_equal_with_gradients(arguments: list[Tensor], tolerance: float) -> None:
-    """Assert that both outputs and all six gradients equal those of the recurrence in float64."""
+    """Assert that both outputs and all six gradients equal the recurrence in float64."""
     exact = [t.detach().double().requires_grad_() for t in arguments]
     results = []
     for method, tensors in ((selective_scan, arguments), (recurrence, exact)):

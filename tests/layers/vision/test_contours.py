@@ -29,7 +29,7 @@ def test_filters_have_mean_0_and_norm_1() -> None:
 
 
 @pytest.mark.parametrize("k", range(ORIENTATIONS))
-def test_a_grating_has_the_highest_energy_at_its_own_orientation(k: int) -> None:
+def test_a_grating_has_the_highest_energy_at_its_orientation(k: int) -> None:
     y, x = torch.meshgrid(torch.arange(28.0), torch.arange(28.0), indexing="ij")
     angle = k * math.pi / ORIENTATIONS
     grating = 0.5 + 0.5 * torch.cos((x * math.cos(angle) + y * math.sin(angle)) * math.pi / 3)
