@@ -50,7 +50,7 @@ def test_orthants_put_the_context_in_one_orthant_and_do_not_constrain_the_query(
     assert episodes.scored.all()
 
 
-def test_the_orthogonal_query_is_orthogonal_to_fewer_than_d_earlier_inputs():
+def test_orthogonal_queries_are_orthogonal_to_all_earlier_inputs_and_unscored_after_d_inputs():
     episodes = draw("orthogonal-query")
     for n in range(DIM):
         before = episodes.context.x[:, :n].double()
@@ -64,7 +64,7 @@ def test_the_orthogonal_query_is_orthogonal_to_fewer_than_d_earlier_inputs():
     torch.testing.assert_close(episodes.targets.y[..., 0], noiseless_outputs(episodes, episodes.targets.x))
 
 
-def test_the_orthogonal_query_is_always_defined_with_fewer_points_than_dimensions():
+def test_all_orthogonal_queries_are_scored_if_there_are_fewer_points_than_dimensions():
     episodes = draw("orthogonal-query", points=3)
     assert episodes.scored.all()
     assert (episodes.context.x[:, 0] * episodes.targets.x[:, 1]).sum(-1).abs().max() < 1e-5
@@ -92,7 +92,7 @@ def test_subspace_sets_the_second_half_to_zero_and_does_not_change_the_first():
 
 
 @pytest.mark.parametrize("dim", [5, 6])
-def test_a_random_subspace_has_half_the_dimension_and_preserves_the_mean_squared_length(dim):
+def test_a_random_subspace_halves_the_rank_of_inputs_and_preserves_their_mean_squared_length(dim):
     family = Linear(Linear.Parameters(dim=dim))
     episodes = draw("subspace-random", family, episodes=500)
     ranks = torch.linalg.matrix_rank(episodes.context.x.double(), rtol=1e-5)
@@ -102,7 +102,7 @@ def test_a_random_subspace_has_half_the_dimension_and_preserves_the_mean_squared
     assert episodes.context.x.abs().amin((0, 1)).min() > 0, "all coordinates are used"
 
 
-def test_the_shifts_skewed_and_isotropic_have_their_spectra():
+def test_skewed_has_the_spectrum_of_the_skewed_family_and_isotropic_a_flat_spectrum():
     for shift, family in (("skewed", LINEAR), ("none", SKEWED)):
         x = draw(shift, family, episodes=4, points=20_000).context.x
         eigenvalues = torch.linalg.eigvalsh(x.transpose(1, 2) @ x / 20_000).flip(1)

@@ -138,7 +138,7 @@ def test_an_assumed_order_of_day_and_month_is_reported(cells: list[str | None], 
     assert all(word in remarks[0] for word in words)
 
 
-def test_few_lines_summarise_many_columns() -> None:
+def test_many_columns_are_summarised_in_few_lines() -> None:
     frame = Frame(np.random.default_rng(0).normal(size=(ROWS, 40))).add_prefix("x")
     encoder = TableEncoder().fit(frame.assign(c=["a", "b"] * 10, d=[True, False] * 10))
     assert len(encoder.steps) == 42 and len(encoder.summary) == 16
@@ -272,7 +272,7 @@ def test_missing_targets_are_marked() -> None:
         (pd.Categorical(["None", "x", "NA"]), ("NA", "None", "x"), 0),
     ],
 )
-def test_words_for_missing_values_are_classes_next_to_text(
+def test_words_for_missing_values_in_a_text_target_are_classes(
     cells: list[object], classes: tuple[str, ...], missing: int
 ) -> None:
     target = encode_target(pd.Series(cells), "class")
@@ -283,6 +283,6 @@ def test_words_for_missing_values_are_classes_next_to_text(
     assert (f"{missing} of {len(cells)} rows" in remarks) == (missing > 0)
 
 
-def test_words_for_missing_values_are_missing_numbers() -> None:
+def test_words_for_missing_values_in_a_numeric_target_are_missing() -> None:
     target = encode_target(pd.Series(["1,500", "NA", "2,500"]), "number")
     np.testing.assert_array_equal(target.values, [1500, np.nan, 2500])

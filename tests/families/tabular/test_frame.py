@@ -70,10 +70,10 @@ def test_a_line_with_the_name_of_the_target_is_a_header(tmp_path: Path) -> None:
     assert list(frame) == ["2019", "2020"] and labels.tolist() == ["low", "high"]
 
 
-def test_a_table_is_read_like_another(tmp_path: Path) -> None:
+def test_a_table_can_be_read_with_the_column_types_of_another(tmp_path: Path) -> None:
     like = read_frame(write(tmp_path, "1,2,y\n5,x,1\n6,y,2\n")).drop(columns="y")
     path = write(tmp_path, "2,1\n7,0.5\n")
-    assert read_frame(path, like=like).to_dict("list") == {"2": ["7"], "1": [0.5]}, "text is text"
+    assert read_frame(path, like=like).to_dict("list") == {"2": ["7"], "1": [0.5]}, "text columns are read as text"
     with pytest.raises(DataError):
         read_frame(path)
 
