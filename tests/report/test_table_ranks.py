@@ -1,5 +1,4 @@
-"""Mean ranks over tables and their critical difference, as they are written on the page, compared with SciPy and with
-the critical values of Demšar (2006)."""
+"""Mean ranks over tables and their critical difference on the page, against SciPy and Demšar (2006)."""
 
 import math
 import re
@@ -19,12 +18,12 @@ from tests.tables.rows import complete_row
 
 TABLES = ["iris", "wine", "digits", "glass", "heart", "sonar"]
 NAMES = ["cells", "forest", "logistic", "majority"]
-# Values of the metric, tables x contestants, without equal values in a row.
+# Values of the metric, `(tables, contestants)`, without ties in a row.
 VALUES = np.random.default_rng(0).normal([0.8, 0.75, 0.7, 0.5], 0.1, (len(TABLES), len(NAMES))).round(3)
 
 
 def write(folder: Path, metric: str, values: np.ndarray) -> Path:
-    """Two seeds of `cells` around its values, baselines, and a baseline that lacks a table."""
+    """Write results of two seeds of `cells`, of baselines, and of a baseline that lacks a table."""
     rows = []
     for table, by_name in zip(TABLES, values, strict=False):
         scores = dict(zip(NAMES, by_name, strict=True)) | ({} if table == TABLES[0] else {"partial": 0.99})
@@ -44,7 +43,7 @@ def write(folder: Path, metric: str, values: np.ndarray) -> Path:
 
 
 def page_table(page: str) -> tuple[str, dict[str, list[str]]]:
-    """The caption, and the cells of every row by its first cell, of the table of ranks on the page."""
+    """Return the caption of the table of ranks on the page, and the cells of its rows by first cell."""
     start = page.index('aria-label="real-tables: mean ranks over tables"')
     head, _, rest = page[start:].partition("<tbody>")
     body, _, rest = rest.partition("</tbody>")
@@ -55,7 +54,7 @@ def page_table(page: str) -> tuple[str, dict[str, list[str]]]:
     return unescape(re.findall(r'class="caption">([^<]*)', rest)[0]), rows
 
 
-def test_page_has_ranks_and_critical_difference(tmp_path: Path) -> None:
+def test_the_page_has_ranks_and_their_critical_difference(tmp_path: Path) -> None:
     folder = write(tmp_path / "results", "roc_auc", VALUES)
     caption, rows = page_table(build(folder, tmp_path / "report", formats=()).page.read_text(encoding="utf-8"))
     order = np.argsort(TABLES)
@@ -85,7 +84,7 @@ def ranks_table(folder: Path) -> Table:
     return block
 
 
-def test_equal_values_have_the_mean_of_their_ranks(tmp_path: Path) -> None:
+def test_ties_get_their_mean_rank(tmp_path: Path) -> None:
     values = VALUES.copy()
     values[:, 1] = values[:, 2]
     table = ranks_table(write(tmp_path, "r_squared", values))
@@ -97,7 +96,7 @@ def test_equal_values_have_the_mean_of_their_ranks(tmp_path: Path) -> None:
     assert "R²" in table.caption
 
 
-def test_one_table_has_no_critical_difference(tmp_path: Path) -> None:
+def test_a_single_table_gives_no_critical_difference(tmp_path: Path) -> None:
     table = ranks_table(write(tmp_path, "r_squared", VALUES[1:2]))
     assert table.frame["mean_rank"].tolist() == [1, 2, 3, 4]
     assert "significantly" not in table.caption and "1 table " in table.caption
