@@ -105,8 +105,8 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
             the backbone does not have are skipped (`iclbench.config.sizes`).
         input_kinds: the kinds of inputs (`TaskShape.inputs`) that the backbone reads.
         reads_any_columns: whether the backbone reads inputs of any dimension, including more columns than in its task.
-        own_context_targets: the backbone's setting for scoring context points in training, if the backbone would read
-            each context point twice with the task's `context_targets`; None for other backbones.
+        own_context_targets: the backbone's setting that replaces the task's `context_targets`, with which the backbone
+            would read each context point twice; None if the backbone supports `context_targets`.
         head_step: in a search over widths, the width of a head is a multiple of this number.
     """
 
@@ -137,7 +137,7 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         if inputs == "images":
             return f"{cls.__name__} reads columns of a table, and images have none; choose another backbone, like tnp"
         reason = "does not read the order of its points" if cls.order == "set" else "needs inputs"
-        return f"{cls.__name__} {reason}, and {inputs} are a sequence without inputs; choose a causal model, like gpt2"
+        return f"{cls.__name__} {reason}, but {inputs} form a sequence without inputs; choose a causal model, like gpt2"
 
     @classmethod
     def reads_only_events(cls) -> bool:
@@ -260,7 +260,9 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         """
         saved, fingerprint = read_about(path), self._fingerprint()
         if not saved:
-            raise DataError(f"{path} does not name the model of its state; write it with save_state", code="bad-syntax")
+            raise DataError(
+                f"{path} does not record which model saved it; save the state with save_state", code="bad-syntax"
+            )
         for key in fingerprint:
             if saved.get(key) != fingerprint[key]:
                 is_readable = key in ("class", "precision")

@@ -22,7 +22,8 @@ def command(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Print the numbers of finished cells and cells to do, with time and disk space, and exit."
+            "--dry-run",
+            help="Print the numbers of finished and remaining cells, with the estimated time and disk space, and exit.",
         ),
     ] = False,
     workers: Workers = None,
@@ -109,7 +110,7 @@ def command(
         typer.Option(
             "--verify",
             min=1,
-            help="Recompute this number of random evaluations, with training, compare the values, and exit.",
+            help="Recompute this number of random evaluations, including the training, compare the values, and exit.",
         ),
     ] = None,
     verify_seed: Annotated[
@@ -122,7 +123,7 @@ def command(
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Train, evaluate, probe and measure all runs of grids. The same command continues after an interruption."""
+    """Train, evaluate, probe and measure all runs of grids. Repeat the command to resume an interrupted sweep."""
     from iclbench.cli import sweep_jobs, sweep_results
     from iclbench.cli.sweep_cells import cells_of, parsed_names, refuse_language_grids, selected_cells
     from iclbench.cli.sweep_run import devices, gpus_of_workers, run_locally

@@ -39,7 +39,7 @@ def print_dry_run(
     added_backbones: Sequence[str] = (),
     engine: EngineSettings | None = None,
 ) -> None:
-    """Print the numbers of finished cells and cells to do for each task, with parameters, time and disk space.
+    """Print the numbers of finished and remaining cells of each task, with parameters, time and disk space.
 
     Further lines describe the cells of `added_backbones`, existing results without rows, runs that will be refused, and
     the jobs of an engine.

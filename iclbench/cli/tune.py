@@ -72,8 +72,8 @@ def command(
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Choose learning rates on validation episodes, which are not used in results. The same command continues after an
-    interruption.
+    """Choose learning rates on validation episodes, which are not used in results. Repeat the command to resume after
+    an interruption.
 
     The command trains every contestant on every task with each rate and seed, and chooses the smallest
     rate whose mean is within one standard error of the best mean.

@@ -30,8 +30,8 @@ class EventSettings(BaseSettings):
     """Settings of the priors, which all methods share.
 
     Attributes:
-        smoothing: number of additional events, spread evenly over the marks, in the frequencies of marks. With three
-            marks, 3 is Laplace's rule of succession.
+        smoothing: total pseudo-count of the mark frequencies, divided equally among the marks. With three marks, 3
+            is Laplace's rule of succession.
         unit: expected gap if the mean gap of the training data (`TaskFacts.mean_gap`) is not available.
     """
 

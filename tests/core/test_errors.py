@@ -63,7 +63,7 @@ def _raise_unknown_name(name: str) -> None:
     raise UnknownNameError("task", name, ["linear"])
 
 
-def test_a_process_pool_passes_on_an_unknown_name_error() -> None:
+def test_a_process_pool_propagates_an_unknown_name_error() -> None:
     with multiprocessing.get_context("fork").Pool(1) as pool:
         result = pool.map_async(_raise_unknown_name, ["linaer"])
         with refused("unknown-name", "linaer", "linear"):
@@ -82,6 +82,6 @@ def test_every_error_code_in_the_package_is_listed() -> None:
     ("code", "names", "exit_code"),
     [("bad-value", ["linaer"], 2), ("unknown-name", ["quadratic"], 2), ("unknown-name", ["linaer"], 1)],
 )
-def test_refused_fails_for_another_code_name_or_exit_code(code: str, names: list[str], exit_code: int) -> None:
+def test_refused_fails_if_the_code_names_or_exit_code_differ(code: str, names: list[str], exit_code: int) -> None:
     with pytest.raises(AssertionError), refused(code, *names, exit_code=exit_code):
         _raise_unknown_name("linaer")

@@ -30,7 +30,7 @@ def gaussians(samples=5):
     return Gaussian(random(3, 4, samples, 2), random(3, 4, samples, 2).exp())
 
 
-def test_the_density_of_a_joint_gaussian_equals_torch():
+def test_the_density_of_a_joint_gaussian_equals_that_of_torch():
     prediction = joint_gaussian()
     exact = MultivariateNormal(prediction.mean.flatten(1).double(), prediction.to(dtype=torch.float64).covariance())
     torch.testing.assert_close(prediction.joint_log_likelihood(Y, ALL), exact.log_prob(Y.flatten(1).double()))

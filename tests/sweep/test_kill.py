@@ -80,7 +80,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 def compute_here(grid: Path, results: Path) -> None:
-    """Compute all cells to do in this process, without an engine or workers."""
+    """Compute all cells that are not done in this process, without an engine or workers."""
     for cell in make_plan(grid_cells([str(grid)]), CellStore(results)).todo:
         outcome = work(cell, Context(results))
         assert outcome.status in ("done", "skipped"), outcome

@@ -43,7 +43,7 @@ FAILED = "tiny-linear-cnp-broken-smoke-s0"
 
 
 def sweep(cells: list[GridCell], results: Path) -> None:
-    """Compute the cells to do. Record inapplicable cells and the failed run, as an engine does."""
+    """Compute the cells that are not done. Record inapplicable cells and the failed run, as an engine does."""
     for cell in make_plan(cells, CellStore(results)).todo:
         if cell.reason:
             CellStore(results).record(cell, Outcome("skipped", cell.reason), Context(results))

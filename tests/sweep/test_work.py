@@ -49,7 +49,7 @@ def cells_of(
 
 
 def compute(results: Path, cells: dict[str, GridCell]) -> dict[str, str | None]:
-    """Compute the cells to do, and return the reason of failure (None for success) by kind."""
+    """Compute the cells that are not done, and return the reason for failure (None for success) by kind."""
     todo = make_plan(list(cells.values()), CellStore(results)).todo
     return {cell.kind: work(cell, Context(results)).reason for cell in todo}
 
@@ -141,7 +141,7 @@ def test_a_cell_is_repeated_if_another_configuration_has_overwritten_its_table(t
     (tmp_path / "grid.toml").write_text(tomli_w.dumps({"summary": "one", **common, "evaluate": {}}))
 
     def compute_with(k: int) -> bool:
-        """Compute the cells to do, and return whether there were any."""
+        """Compute the cells that are not done, and return whether there were any."""
         card.write_text(tomli_w.dumps({"estimator": "knn", "summary": "mine", "settings": {"k": k}}))
         cells = [cell for cell in grid_cells([str(tmp_path / "grid.toml")]) if cell.run == "mine"]
         todo = make_plan(cells, CellStore(results)).todo
@@ -193,7 +193,7 @@ def test_a_truncated_file_of_a_training_run_is_rewritten(
 def test_weights_are_not_removed_if_another_file_of_the_run_cannot_be_read(
     finished_run: tuple[Path, dict[str, GridCell]],
 ) -> None:
-    """A temporary failure of the file system does not retrain the run."""
+    """A temporary file-system error does not cause the run to be retrained."""
     results, cells = finished_run
     costs = results / "runs" / RUN / "costs.parquet"
     costs.unlink()
@@ -216,8 +216,8 @@ def test_missing_weights_are_retrained_with_the_same_results(
     assert tables.read_all("values", results / "tables").equals(before)
 
 
-def test_a_cell_waits_for_a_run_that_another_process_trains(tmp_path: Path) -> None:
-    """Two equal sweeps in parallel train each run once, and no cell fails."""
+def test_a_cell_waits_while_another_process_trains_its_run(tmp_path: Path) -> None:
+    """If two identical sweeps run in parallel, each run is trained once and no cell fails."""
     cells, results = cells_of(tmp_path), tmp_path / "results"
     assert cells["train"].config is not None
     run = create(results, cells["train"].config, RUN)
@@ -248,7 +248,8 @@ def test_costs_are_measured_without_weights(tmp_path: Path) -> None:
     exact = ("parameters", "state_bytes", "flops")
     before, after = [rows.loc[rows["metric"].isin(exact), columns] for rows in (untrained, tables.read("costs", file))]
     assert len(before) == 11, (
-        "parameters, FLOPs of one and of all steps, and state and FLOPs of three phases at two sizes"
+        "the parameters, the FLOPs of one step and of all steps, and at each of two sizes the state bytes and the "
+        "FLOPs of three phases"
     )
     assert before.reset_index(drop=True).equals(after.reset_index(drop=True))
 
@@ -314,7 +315,7 @@ def test_a_diverged_run_with_a_missing_file_is_repeated_with_its_evaluation(tmp_
 
 
 def test_a_diverged_run_is_packed_with_its_curve(tmp_path: Path) -> None:
-    """The curve ends with a failed row, which has the reason."""
+    """The last row of the curve has the status `failed` and the reason."""
     cells, results = diverging_cells(tmp_path), tmp_path / "results"
     for cell in cells.values():
         work(cell, Context(results))

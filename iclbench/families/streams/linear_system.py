@@ -34,7 +34,7 @@ _Value = TypeVar("_Value")
 Range = Annotated[tuple[_Value, _Value], Field(strict=False)]
 
 LARGEST_RADIUS, LARGEST_NOISE = 2.0, 1e3
-# Growing systems are sampled only while rho^n is below this number, because elements are float32.
+# A growing system is sampled only if radius^points is at most this number, because elements are float32.
 LARGEST_GROWTH = 1e30
 # The normaliser is a mean over this number of elements, the length of sequences in the presets `grid` and `small`.
 NORMALISED_ELEMENTS = 64
@@ -163,10 +163,10 @@ class LinearSystems(StreamFamily):
         """Return two quantities of the Kalman filter with access to the system of the episode (`oracle-kalman`), in
         units of the elements.
 
-        `state` is the mean of both coordinates of the state at the last element that was read, given all elements that
-        were read. The second coordinate is never observed. `prediction` is the mean of the next element. The average
-        over all systems (`oracle-bayes-kalman`) is not a target, since it would be slow on as many episodes as a probe
-        needs.
+        `state` is the posterior mean of both coordinates of the state at the last element that was read, given all
+        elements that were read. The second coordinate is never observed. `prediction` is the predictive mean of the
+        next element. The average over all systems (`oracle-bayes-kalman`) is not a target, since it would be too slow
+        for the number of episodes that a probe needs.
         """
         systems, read = SwitchedSystems(**episodes.truth), episodes.context.span(0, elements)
         kalman_filter = self.kalman_filter(systems, shift)
@@ -181,7 +181,7 @@ class LinearSystems(StreamFamily):
         largest = self.ranges(shift.name)[0][1]
         if points * math.log(max(1.0, largest)) > math.log(LARGEST_GROWTH):
             raise UsageError(
-                f"with a radius of {largest:g}, the elements of {points} points exceed the range of float32; request "
+                f"a sequence of {points} points with a radius of {largest:g} can exceed the range of float32; request "
                 "fewer points or a smaller radius",
                 code="bad-value",
             )
