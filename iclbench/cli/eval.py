@@ -93,7 +93,7 @@ def command(
         str | None,
         typer.Option(
             "--target",
-            help="Target column of --csv: its name, or its number from 1 if no column has a number as its name.",
+            help="Target column of --csv: its name, or its position (from 1) if no column name is a number.",
         ),
     ] = None,
     header: Annotated[

@@ -22,7 +22,7 @@ def command(
         str,
         typer.Option(
             "--target",
-            help="Target column of --train: its name, or its number from 1 if no column has a number as its name.",
+            help="Target column of --train: its name, or its position (from 1) if no column name is a number.",
         ),
     ],
     run: Annotated[
@@ -41,8 +41,8 @@ def command(
             "--task",
             metavar="KIND",
             help="What to predict: classification (a label of --target) or regression (a number). Default: the kind of "
-            "RUN. Without RUN: classification for text, Boolean values and at most 10 distinct integers in at least 3 "
-            "times as many rows, and regression for other numbers.",
+            "RUN. Without RUN: classification for text, for Boolean values, and for integers with at most 10 distinct "
+            "values and at least 3 times as many rows; otherwise regression.",
         ),
     ] = None,
     header: Annotated[

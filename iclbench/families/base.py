@@ -1,7 +1,7 @@
-"""Base classes of families. A family defines parameters, sizes, a sampler, the normaliser of errors and shifts.
+"""Base classes of families. A family defines its parameters, sizes, sampler, error normaliser and shifts.
 
-A family samples `Episodes` on the generator's device. Most families of the papers on regression draw a function and
-evaluate it at random inputs. Subclasses of `FunctionFamily` define only these two steps.
+A family samples `Episodes` on the generator's device. Most regression families of the papers draw a function and evaluate
+it at random inputs. They are subclasses of `FunctionFamily` and define only these two steps.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Family(ABC):
         is_stream: whether episodes are sequences of tokens or vectors without inputs.
         reads_images: whether the inputs are images (`x_shape`).
         time_unit: divisor of the times of a user's events; models read the quotients.
-        starts_with_event: whether the observation of a user's sequence starts at its first event. This event then does
-            not count as an event.
+        starts_with_event: whether a user's sequence is observed from its first event on. This event is then the origin
+            of time and not a point of the sequence.
         x_shape: shape of the image into which `x` unfolds; None for plain vectors.
         shift_kinds: the kinds of shift except `points-N`, by name; see `iclbench.families.shifts`.
         linear_in_x: whether every function is w·x, so that gradient descent on w is applicable.

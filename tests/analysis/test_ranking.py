@@ -1,4 +1,4 @@
-"""The ranking: corrected paired tests over tasks, shared ranks, and paired differences of curves and mean heights."""
+"""The ranking: corrected paired tests over tasks, ranges of ranks, and paired differences of curves and mean heights."""
 
 from dataclasses import replace
 from itertools import pairwise, product
@@ -37,7 +37,7 @@ def exact_p(gaps: np.ndarray) -> float:
     return float(np.mean(np.array(sums) >= observed))
 
 
-def test_p_values_equal_an_enumeration_of_all_signs() -> None:
+def test_p_values_equal_those_of_an_enumeration_of_all_signs() -> None:
     rng = np.random.default_rng(0)
     for shift in (0.0, 0.5, 3.0):
         gaps = rng.normal(shift, 1, 9)
@@ -58,7 +58,7 @@ def test_signed_ranks_of_nonzero_differences_decide_which_model_is_ahead() -> No
 
 
 @pytest.mark.slow
-def test_the_score_of_a_task_exists_only_for_models_with_all_of_its_tests(grid: Grid, grid_results: Results) -> None:
+def test_a_model_without_results_for_all_tests_of_a_task_has_no_score_for_it(grid: Grid, grid_results: Results) -> None:
     contests = [contest for contest in normalised.contests(grid_results, "grid") if contest.task.task == "bursty"]
     title, scores = contests[0].task.title, scores_by_task(contests)
     means = [
@@ -175,9 +175,8 @@ def test_paired_differences_have_the_unit_of_scores(grid: Grid, grid_results: Re
         gap = contest.difference("gpt2", "s4d")
         assert gap is not None and gap.value == pytest.approx(gaps.mean())
         half = gap.high - gap.value
-        assert half == pytest.approx(
-            2.0117 * gaps.std(ddof=1) / np.sqrt(len(gaps)), rel=1e-4
-        )  # t of 47 degrees of freedom
+        # 2.0117 is the 97.5 % quantile of Student's t distribution with 47 degrees of freedom.
+        assert half == pytest.approx(2.0117 * gaps.std(ddof=1) / np.sqrt(len(gaps)), rel=1e-4)
 
 
 def test_models_with_different_seeds_are_compared_on_common_seeds(grid: Grid, grid_results: Results) -> None:
@@ -235,7 +234,9 @@ def test_curves_and_mean_heights_of_two_seeds_are_averaged() -> None:
 
 
 def hand_made_contests(scores: dict[str, dict[str, float]], test: str = "next") -> list[Contest]:
-    """A contest for each task, with the scores of backbones. Eight episodes have these scores, ±0.01 alternately."""
+    """Return a contest for each task, with the given score of each contestant. The scores of its eight episodes are
+    alternately 0.01 higher and lower.
+    """
     shared = {"family": "f", "preset": "smoke", "shift": "none", "status": "ok", "card": "c", "version": "0"}
     shared |= {"metric": "score", "score_of": "squared_error", "score_one": "ridge", "normaliser": 1.0}
     values, errors = [], []
@@ -306,8 +307,8 @@ def test_a_larger_group_with_fewer_tasks_is_preferred_if_its_tests_can_be_signif
 
 
 def test_rank_ranges_follow_from_corrected_tests() -> None:
-    """Over 8 tasks, differences of equal signs have p = 1/128. They occur in five of the six pairs, and 6/128
-    is less than 0.05."""
+    """If all 8 differences of a pair have the same sign, p = 1/128. This is so for five of the six pairs, and p is less
+    than 0.05 after correction for six tests (6/128)."""
     noise = np.array([1.0, -2.0, 3.0, -4.0, 5.0, -6.0, 7.0, -8.0]) / 1000
     scores = pd.DataFrame({"a": 1 + noise, "b": 1 - noise, "c": 0.9 + noise, "d": 0.5 + 0 * noise})
     assert rank_ranges(scores, list("abcd")) == {"a": (1, 2), "b": (1, 2), "c": (3, 3), "d": (4, 4)}

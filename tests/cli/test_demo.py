@@ -38,7 +38,7 @@ def test_the_demo_writes_a_report_and_a_repeated_demo_computes_nothing(
 
 
 @pytest.mark.slow
-def test_the_demo_of_tables_evaluates_models_and_baselines_on_tables_of_scikit_learn(
+def test_the_tables_demo_evaluates_models_and_baselines_on_scikit_learn_tables(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     card = tmp_path / "tiny-tables.toml"
@@ -67,7 +67,7 @@ def test_the_grid_of_the_demo_has_the_documented_sizes() -> None:
     assert all(any("points-45" in shift for shift in cell.options["shifts"]) for cell in evaluations)
 
 
-def test_the_demo_of_tables_defines_real_tables_for_each_of_its_tasks() -> None:
+def test_the_tables_demo_defines_real_tables_for_each_of_its_tasks() -> None:
     """The demo trains one model for classes and one for numbers, with fewer rows than the preset."""
     configs = [cell.config for cell in grid_cells([demo.GRIDS["tables"]]) if cell.kind == "train"]
     assert {config.task.name for config in configs if config} == set(demo.REAL_TABLES)

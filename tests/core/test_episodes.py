@@ -14,7 +14,7 @@ def points():
     return Points(points.x, points.y, torch.tensor([[True, False, True, True], [True, True, False, False]]))
 
 
-def test_the_attribute_counts_excludes_padding_and_count_includes_it(points):
+def test_counts_excludes_padding_but_count_includes_it(points):
     assert points.count == 4
     assert points.counts.tolist() == [3, 2]
     assert len(points) == 2
@@ -66,7 +66,7 @@ def test_without_targets_the_context_points_are_the_queries(points):
     assert Episodes(points, other.mask, targets=other).queries is other
 
 
-def test_context_points_as_queries_follow_the_targets_and_only_valid_ones_count(points):
+def test_context_targets_follow_the_targets_and_only_valid_ones_are_scored(points):
     targets = points.map(lambda t: t[:, :3] + 100 if t.is_floating_point() else t[:, :3])
     scored = torch.tensor([[True, False, True], [True, False, False]])
     episodes = Episodes(points, scored, targets=targets).with_context_targets()

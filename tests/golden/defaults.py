@@ -1,6 +1,4 @@
-"""The defaults of all settings that identities contain, with the code versions of the classes that have these
-settings.
-"""
+"""Defaults of all settings that are part of an identity, with the code versions of the classes that use them."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ TASKS = {
 }
 # Whether each model has a key-value cache, and its accuracies without and with many demonstrations.
 MODELS = {"demo-lm": (True, 0.2, 0.9), "gpt2-large": (True, 0.1, 0.75), "mamba-tiny": (False, 0.1, 0.55)}
-# Gain in accuracy by Deep-Thinking.
+# Gain in accuracy from Deep-Thinking.
 GAINS = {"demo-lm": 0.0, "gpt2-large": 0.04}
 PUBLISHED = {"GPT2-Large": 0.653, "GPT2-Large+deep-thinking": 0.857}
 # The task that has several orders of demonstrations and a development split.
@@ -198,7 +198,7 @@ def _majority(task: str) -> list:
 def _summaries() -> list:
     """Return paired gains, and means over seeds.
 
-    The means have an impossible value, because the report must compute means from the cells.
+    The means are wrong on purpose: the report must ignore them and compute means from the cells.
     """
     rows = []
     for task in TASKS:

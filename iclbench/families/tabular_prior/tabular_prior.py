@@ -9,10 +9,10 @@ sequences and of sets can read them. The default prior mixes these kinds of tabl
 | `bnn` | 35 % | inputs and output of a random network, a Bayesian neural network (`networks`) |
 | `trees` | 30 % | the same with ensembles of trees, half of them causal (`trees`) |
 
-A fourth kind, `gp`, is used only if it is selected: functions of a Gaussian process with a discrete prior of
-hyperparameters (`gaussian_process`), for which `oracle-gp-prior` is the exact ceiling. Its inputs are N(0, 1) before
-standardisation; it has no categories and no missing cells, and its targets are not standardised. Every kind is also a
-shift, which evaluates a model on another prior than in training.
+A fourth kind, `gp`, is used only if it is selected. Its functions are samples from a Gaussian process with a discrete
+prior over hyperparameters (`gaussian_process`), and `oracle-gp-prior` is the exact ceiling. Its inputs are N(0, 1)
+before standardisation. Its tables have no categorical columns and no missing cells, and its targets are not
+standardised. Every kind is also a shift, which evaluates a model on a prior that differs from its training prior.
 
 Inputs are the columns of the table (`columns`): a table uses 1 to `dim` of them, 20 % of the columns are categorical,
 and some have missing cells. Inputs are standardised over all rows of the table, since the inputs of targets are known.
@@ -27,9 +27,9 @@ so `rescale` is off by default.
 The ranges of hyperparameters follow the released code of the first TabPFN (Hollmann et al. 2023, arXiv 2207.01848).
 This family differs from that code as follows:
 
-- every table has its own hyperparameters and class cuts (in the code, groups of tables share them); layers, width,
-  initial standard deviation and noise are log-uniform between the ends of the ranges of the code, which has nested
-  distributions;
+- every table has its own hyperparameters and class cuts (in the code, groups of tables share them);
+- the number of layers, width, initial standard deviation and noise are log-uniform over the ranges of the code (in the
+  code, they have nested distributions);
 - every layer (in the code, every network) has its own activation: identity, tanh or ReLU;
 - weights have block-wise dropout or no dropout (in the code, block-wise or independent dropout), and the noise has one
   standard deviation per network (in the code, optionally one per unit);
@@ -83,7 +83,7 @@ class TabularPriorParameters(BaseSettings):
         kind: the kind of tables; `mix` is the default prior.
         trees: share of tree ensembles in `mix`.
         categorical: share of categorical columns.
-        missing: share of tables that may have missing cells, which are in half of their columns.
+        missing: share of tables that may have missing cells; each column of such a table has some with probability 1/2.
         rescale: whether used columns are multiplied by `dim` over their number.
         lengthscales, noises: the hyperparameters of the kind `gp`; all pairs are equally likely.
     """
@@ -109,11 +109,11 @@ class TabularPriorParameters(BaseSettings):
 
 
 class TabularPrior(Family):
-    """Tables with another function in every episode; the question is `next`.
+    """Tables with a new function in every episode; the question is `next`.
 
-    `truth` contains the kind of every table (index in `KINDS`), its numbers of used columns (including indicators of
-    missing cells), of columns with values and of classes (0 for regression), and the hyperparameters of Gaussian
-    processes (0 for other kinds). For a given seed, the functions do not depend on the number of points.
+    For each table, `truth` contains the kind (index in `KINDS`), the number of used columns (including indicators of
+    missing cells), the number of columns with values, the number of classes (0 for regression), and the hyperparameters
+    of the Gaussian process (0 for other kinds). For a given seed, the functions do not depend on the number of points.
 
     Errors are divided by 1, which is roughly the variance of standardised targets.
     """

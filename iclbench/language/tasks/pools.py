@@ -106,7 +106,7 @@ def fixed_shuffle(examples: tuple[Example, ...], stream: str) -> tuple[Example, 
 class Reader(ABC):
     """Reads the pool of a task. The base class of all readers.
 
-    The input of a reader are the parameters in the task's card and the user's copy of the data.
+    A reader uses the parameters in the task's card and, if needed, the user's copy of the data.
     """
 
     # The model of the table `[parameters]` of a card, which has no keys by default.
