@@ -23,7 +23,9 @@ from iclbench.core.predictor import Predictor, State
 
 
 @contract()
-def phases_equal_the_question(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
+def condition_and_query_equal_predict_targets(
+    predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
+) -> None:
     """`condition` followed by `query` gives the answers of `predict_targets`, and a query does not change the state."""
     context, x = episodes.context, targets_of(episodes).x
     expected = ask_targets(predictor, episodes, context, x)

@@ -6,7 +6,7 @@ values v of the points. The states of two disjoint sets can be merged into the s
 the state of a new chunk into the state, and removal is the inverse. Since merging is associative, a scan computes the
 states of all prefixes of a sequence.
 
-In training, memory does not grow with the number of points either: `fold` does not save the chunks for the backward
+Training memory does not grow with the number of points either: `fold` does not save the chunks for the backward
 pass, but recomputes them one at a time from the final log C and e (as Dao et al. 2022 do within one kernel). The
 gradients of log C and e are the sums over all chunks of the gradients of
 
@@ -38,8 +38,8 @@ class RunningSoftmax(State):
     """The state of the attention of M queries to a set of points, for L layers with H heads.
 
     Attributes:
-        log_c: log-normaliser, -inf before any point.
-        e: normalised sum of values, 0 before any point.
+        log_c: log-normaliser, -inf for the empty set.
+        e: normalised sum of values, 0 for the empty set.
     """
 
     log_c: Float[Tensor, "B L H M"]
@@ -47,7 +47,7 @@ class RunningSoftmax(State):
 
     @classmethod
     def empty(cls, batch: int, queries: Float[Tensor, "L H M Dh"]) -> RunningSoftmax:
-        """Return the state before any point."""
+        """Return the state of the empty set."""
         e = queries.new_zeros(batch, *queries.shape)
         return cls(e.new_full(e.shape[:-1], -torch.inf), e)
 
@@ -69,9 +69,9 @@ class RunningSoftmax(State):
     def remove(self, other: RunningSoftmax) -> RunningSoftmax:
         """Return the state without the points of `other`, which is the inverse of `merge`.
 
-        Rounding errors are divided by the share of the attention weight that remains. This share must be at least the
-        square root of the precision (1.5e-8 in float64, 3.5e-4 in float32), so the error of the result is at most of
-        the same size.
+        Removal divides rounding errors by the share of the attention weight that remains. This share must be at least
+        the square root of the machine precision (1.5e-8 in float64, 3.5e-4 in float32). The relative error of the
+        result is then at most about this square root.
 
         Raises:
             UsageError: the remaining share of a query is smaller, or the points are not in the state.

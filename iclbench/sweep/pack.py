@@ -4,9 +4,9 @@ The files are `OUT/TASK-PRESET.{values,costs,errors,examples,cells}.parquet` in 
 other tables in this folder. The rows of `cells` name the packed files, so all cells count as done in a checkout that
 has only these files. The packed weights are in `TASK-PRESET.weights.safetensors`.
 
-Values, costs and examples are complete. Errors are limited to the errors that paired tests need, on the distribution of
-the task: for learning curves, the mean over context sizes in each episode (`n_context` is missing); for targets, the
-compared metrics. The errors from which scores and gaps to an oracle are computed are also packed for each shift, so
+Values, costs and examples are complete. Of the errors, only those that paired tests need are packed, for the
+distribution of the task: for learning curves, the mean over context sizes in each episode (`n_context` is missing); for
+targets, the compared metrics. The errors from which scores and gaps to an oracle are computed are also packed for each shift, so
 that summaries can include models that are added later.
 """
 
@@ -63,8 +63,9 @@ class _Source:
 
 
 def missing_results_note(grids: Iterable[str], cells: Iterable[GridCell], results: Path) -> str | None:
-    """Return a note, with advice, if the results folder has no packed results of a shipped grid. Return None if it has
-    some, or if these grids have no packed results."""
+    """Return a note with advice if packed results exist for one of the grids, but the results folder has none of them.
+    Otherwise, return None.
+    """
     if not any(canonical(name) in PACKED_GRIDS for name in grids):
         return None
     groups = {(cell.task, cell.preset) for cell in cells}
@@ -104,7 +105,7 @@ def pack(cells: Sequence[GridCell], store: CellStore, out: Path, replace: bool =
         )
     if out.parent != results:
         raise UsageError(
-            f"--pack takes a folder in {store.results}: write --pack {store.results / out.name}, got {out}",
+            f"--pack {out}: expected a folder in {store.results}; write --pack {store.results / out.name}",
             code="bad-value",
         )
     groups: dict[str, list[GridCell]] = {}

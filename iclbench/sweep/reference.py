@@ -2,8 +2,8 @@
 
 A packed cell is used if it would be recomputed identically: it has the same prompt set, the same hash (task, settings,
 samplers and estimators), and the same versions of the libraries that compute the baseline. The packed files must also
-contain the errors that paired tests need. If these are missing, the cell is computed. This is the case if a task and
-preset are packed without errors, or if the scores of a task compare contestants episode by episode.
+contain the errors that paired tests need. If these are missing, the cell is computed. This happens if a task and
+preset were packed without errors, or if a score of the task compares contestants in each episode.
 """
 
 from __future__ import annotations
@@ -117,8 +117,9 @@ def _shipped_cell(group: _Group, contestant: PredictorContestant, prompts: Promp
 def _cell_row(
     cell_rows: pd.DataFrame, values: pd.DataFrame, contestant: PredictorContestant, prompts: PromptSet
 ) -> pd.Series | None:
-    """Return the row of the finished cell that computed these values, if its hash is the one that the current code and
-    task give for the options in these values; otherwise None."""
+    """Return the row of the finished cell that computed these values. Return None unless the cell has the hash that the
+    current code and task give for the options in these values.
+    """
     question = values["evaluator"].eq(prompts.task.question)
     options = {
         "shifts": sorted(values.loc[question, "shift"].unique()),

@@ -104,7 +104,7 @@ def test_a_shipped_card_is_complete_and_valid_for_its_family(name):
     assert simple_baselines <= set(card.baselines)
     if card.question == "next" and family.classes is None:
         assert {"least-squares", "xgboost"} <= set(card.baselines)
-        if card.family != "tabular-prior":  # gradient descent is a baseline only for tasks of papers
+        if card.family != "tabular-prior":  # gradient descent is a baseline only for tasks from the papers
             assert {"gd", "gd-plus-plus"} <= set(card.baselines)
         assert any(name.startswith("lasso") for name in card.baselines)
 

@@ -109,7 +109,7 @@ HEADS: dict[str, tuple[str, ...]] = {
     "tnp-a": ("point", "gaussian", "mixture", "bar", "categorical"),
     "eqtnp": ("gaussian", "categorical"),
     "cmanp-and": ("gaussian",),
-    # These backbones differ only in the mixers from `hybrid`, which is checked with every head.
+    # These backbones differ from `hybrid` only in their mixers, and `hybrid` is checked with every head.
     "mambaformer": ("gaussian",),
     **dict.fromkeys(ONE_MIXER, ("gaussian",)),
 }
@@ -162,7 +162,7 @@ def reads_related(name: str, settings: dict[str, object]) -> bool:
 
 
 def head_of_other_settings(name: str, settings: dict[str, object]) -> str:
-    """Return the head with which all settings of a backbone except the first ones are checked."""
+    """Return the head that is used to check all settings of a backbone except the first."""
     if BACKBONES.get(name).reads_only_events():
         return "event"
     return "categorical" if "variant" in settings else "gaussian"
@@ -187,7 +187,7 @@ CASES = [
 # the following contracts about decoded outputs, and `make test-slow` checks the others.
 HEAD_CONTRACTS = {
     "answers_have_the_right_shape",
-    "phases_equal_the_question",
+    "condition_and_query_equal_predict_targets",
     "the_last_layer_is_the_answer",
     "a_gradient_step_lowers_the_loss",
 }
@@ -210,11 +210,11 @@ SHARED_READ_OUT = {
 # checks the contracts about related datasets and STATE_CONTRACTS, and for mixer models MIXER_CONTRACTS_WITH_RELATED.
 # Other settings of a backbone differ from the first settings in one part of the model. For them, `make test` checks the
 # contracts about related datasets, SETTINGS_CONTRACTS and STATE_CONTRACTS.
-# `make test-slow` checks the remaining contracts. STATE_CONTRACTS concern points and queries after a state.
+# `make test-slow` checks the remaining contracts. STATE_CONTRACTS are about points and queries that continue a state.
 STATE_CONTRACTS = {
     "later_points_change_nothing",
     "separate_queries_are_answered",
-    "phases_equal_the_question",
+    "condition_and_query_equal_predict_targets",
     "update_equals_conditioning_on_everything",
 }
 MIXER_CONTRACTS_WITH_RELATED = {

@@ -251,7 +251,7 @@ BREAKS = {
     "separate_queries_are_answered": IgnoresQueries,
     "selected_prefixes_are_answered": IgnoresPrefixes,
     "an_empty_context_works": NeedsContext,
-    "phases_equal_the_question": QueriesLeaveTraces,
+    "condition_and_query_equal_predict_targets": QueriesLeaveTraces,
     "update_equals_conditioning_on_everything": ForgetsTheContext,
     "states_can_be_indexed_and_saved": StateWithoutBatchAxis,
     "removing_points_undoes_updating": RemovesHalf,

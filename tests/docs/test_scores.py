@@ -14,7 +14,9 @@ QUESTIONS = {"next": (next_section, "auc"), "targets": (targets_section, "log_li
 
 @pytest.mark.slow
 @pytest.mark.parametrize("evaluator", QUESTIONS)
-def test_order_ranks_and_differences_of_report_leaderboards_equal_scores(reference: Reference, evaluator: str) -> None:
+def test_report_leaderboards_have_the_order_ranks_and_differences_of_scores(
+    reference: Reference, evaluator: str
+) -> None:
     section, by = QUESTIONS[evaluator]
     sections = [
         (task, leaderboard_section)

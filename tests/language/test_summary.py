@@ -1,4 +1,4 @@
-"""Means over demonstration seeds and paired gains against SciPy."""
+"""Means over demonstration seeds and paired gains, compared with SciPy."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def draw_scores(seeds: int, p: float, seed: int) -> np.ndarray:
     return (np.random.default_rng(seed).random((seeds, EPISODES)) < p).astype(float)
 
 
-def test_the_mean_over_seeds_has_students_interval(task, tmp_path: Path) -> None:
+def test_the_mean_over_seeds_has_a_students_t_interval(task, tmp_path: Path) -> None:
     correct = draw_scores(4, 0.6, 0)
     for prompts, seed_scores in zip(seed_prompts(task, 4), correct, strict=True):
         write_cell(tmp_path, PLAIN, prompts, seed_scores)

@@ -143,7 +143,7 @@ def test_the_joint_score_of_oracle_bayes_follows_the_chain_rule() -> None:
         "no_answer_sees_its_own_label",
         "later_points_change_nothing",
         "an_empty_context_works",
-        "phases_equal_the_question",
+        "condition_and_query_equal_predict_targets",
         "update_equals_conditioning_on_everything",
         "states_can_be_indexed_and_saved",
     ],
