@@ -59,7 +59,7 @@ CODES: Final = {
     "out-of-memory": "The device does not have enough memory.",
     "missing-package": "An optional package is not installed.",
     "not-supported": "The device, the backend or the installed version does not support the request.",
-    "untrusted": "A card or run uses code that you did not trust.",
+    "untrusted": "A card or run uses code that is not trusted.",
     "plugin": "Code from outside iclbench raised an error or returned a wrong type.",
     "not-finite": "A prediction or a score is NaN or infinite.",
     "diverged": "The loss of a training run is NaN or infinite.",
@@ -155,7 +155,7 @@ class UnknownNameError(UsageError):
         if matches:
             advice = "did you mean " + " or ".join(f"'{n}'" for n in matches) + "?"
         elif listed_by and len(known) > _MAX_NAMES:
-            advice = f"{listed_by} lists all"
+            advice = f"to see all names, run {listed_by}"
         else:
             rest_text = f" and {len(known) - _MAX_NAMES} more" if len(known) > _MAX_NAMES else ""
             advice = f"known: {', '.join(known[:_MAX_NAMES])}{rest_text}" if known else "none are known"

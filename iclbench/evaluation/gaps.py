@@ -33,7 +33,7 @@ from iclbench.store.runs import write_errors
 from iclbench.tables.curves import mean_heights
 
 ADJUSTED = "log_likelihood_adjusted"
-# For the question `targets`, the metric of the gap by the likelihood from which it is computed.
+# For the question `targets`: for each likelihood, the name of the gap that is computed from it.
 GAPS = dict(zip(tables.LIKELIHOODS, ("gap", "gap_joint"), strict=True))
 _SHARED_COLUMNS = [
     "run",
@@ -182,7 +182,7 @@ def _has_oracle(values: pd.DataFrame, prompts: PromptSet) -> bool:
 
 
 def _is_predicted_by_all_oracles(errors: pd.DataFrame, prompts: PromptSet) -> np.ndarray:
-    """Return the mask of the episodes for which all oracles with likelihoods have one."""
+    """Return the mask of the episodes that have a likelihood from every oracle with any likelihoods."""
     episodes = range(len(prompts.episodes))
     episodes_of_oracles = [
         run_errors["episode"] for run, run_errors in errors.groupby("run") if run in prompts.task.oracles

@@ -47,7 +47,7 @@ def errors_of(run: str, values: Sequence[float], **columns: object) -> list[Row]
     return [row | {"episode": episode, "value": value} for episode, value in enumerate(values)]
 
 
-def test_contests_are_sorted_by_question_and_task_and_have_unique_titles_for_tests() -> None:
+def test_contests_are_sorted_by_question_and_task_and_titles_name_the_test() -> None:
     rows = [
         ZERO | {"task": task, "evaluator": evaluator}
         for task in ("b", "a")
@@ -211,7 +211,7 @@ def test_differences_are_computed_over_common_seeds() -> None:
     assert gap(*(row | {"seed": None} for row in rows)) == pytest.approx(5.0 - 0.5)
 
 
-def test_the_note_lists_the_contestants_that_are_not_shown_in_alphabetical_order() -> None:
+def test_the_note_lists_omitted_contestants_in_alphabetical_order() -> None:
     assert not_shown_note(["a", "b"], ["b", "a"]) == not_shown_note(["a"], ["a", "b"]) == ""
     assert "b, d" in not_shown_note(["d", "b", "a", "b"], ["a"]) and "a," not in not_shown_note(["b", "a"], ["a"])
 

@@ -101,7 +101,7 @@ def test_contestants_that_beat_an_oracle_are_reported_with_the_paired_difference
     assert defeat.has_backbone
     assert all(name in defeat.line for name in ("ridge", "knn-3", f"{gaps.mean():.3f}", "model", "iclbench check"))
     (defeat,) = beaten(write_results(tmp_path / "pair", {name: contestants[name] for name in ("ridge", "knn-3")}))
-    assert "iclbench check" not in defeat.line  # only models need the advice to check them
+    assert "iclbench check" not in defeat.line  # the advice applies only to models
 
 
 def test_the_message_names_the_oracle_and_all_winners() -> None:
@@ -188,7 +188,7 @@ def test_terminal_and_report_show_the_same_message(contestants: Contestants, tmp
 
 @pytest.mark.parametrize("reference", ["knn-3 (the oracle ridge failed)", "no error"])
 @pytest.mark.parametrize("with_oracle", [True, False])
-def test_the_reference_of_score_1_is_printed_unless_it_is_a_contestant(
+def test_score_notes_name_the_reference_for_score_1_unless_it_is_a_contestant(
     reference: str, with_oracle: bool, contestants: Contestants, tmp_path: Path
 ) -> None:
     values = tables.read_all("values", write_results(tmp_path, {run: contestants[run] for run in ("ridge", "zero")}))
@@ -234,7 +234,7 @@ def test_oracles_are_sorted_by_name_and_so_are_equally_good_winners(contestants:
     assert not any(defeat.has_backbone for defeat in defeats)
 
 
-def test_the_message_about_areas_names_the_metric_of_the_curves(contestants: Contestants, tmp_path: Path) -> None:
+def test_the_message_about_areas_under_curves_names_their_metric(contestants: Contestants, tmp_path: Path) -> None:
     for metric_name, label in (("squared_error", "squared error"), ("nll", metric("nll").label)):
         (defeat,) = beaten(write_results(tmp_path / metric_name, contestants, metric=metric_name))
         assert defeat.measure.endswith(f" {label}") and "normalised" not in defeat.measure

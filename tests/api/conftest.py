@@ -18,14 +18,14 @@ def linear() -> Task:
 
 @pytest.fixture(scope="session")
 def run(linear: Task, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A TNP that was trained on linear functions for seconds."""
+    """A TNP that was trained on linear functions for a few seconds."""
     results = tmp_path_factory.mktemp("api") / "results"
     return icl.train(linear, "tnp", name="tour", results=results, steps=40, progress=False)
 
 
 @pytest.fixture(scope="session")
 def causal_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A GPT-2 that was trained on linear functions of four inputs for seconds."""
+    """A GPT-2 that was trained on linear functions of four inputs for a few seconds."""
     task = icl.task("linear", preset="smoke", dim=4, head="gaussian", points=20, episodes=16)
     results = tmp_path_factory.mktemp("api-causal") / "results"
     return icl.train(task, "gpt2", name="causal", results=results, steps=10, progress=False)

@@ -188,12 +188,12 @@ def _cell_indices(
     spacing = float(np.median(np.abs(np.diff(axis)))) if len(axis) > 1 else 0.0
     if abs(spacing - SPACING) > 1e-3:
         raise DataError(
-            f"{path}: the grid has {spacing:g} degrees in {name}, expected {SPACING:g}; use the original grid of WFDE5"
+            f"{path}: the grid spacing in {name} is {spacing:g} degrees, expected {SPACING:g}; use the original WFDE5 grid"
         )
     nearest = np.abs(axis[:, None] - centres).argmin(0)
     if np.abs(axis[nearest] - centres).max() > 1e-3:
         raise DataError(
             f"{path}: the {name} from {axis.min():g} to {axis.max():g} does not include all of {centres[0]:g}, "
-            f"{centres[1]:g}, ..., {centres[-1]:g}; download the world, or 42 to 53 N and 8 to 28 E"
+            f"{centres[1]:g}, ..., {centres[-1]:g}; download the whole world, or the area from 42 to 53 N and 8 to 28 E"
         )
     return nearest

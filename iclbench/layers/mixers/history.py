@@ -15,9 +15,9 @@ from iclbench.layers.mixers.mixer import Mixer, MixerState, Sizes
 class HistoryMixer(Mixer):
     """A mixer whose subclasses define only `mix`, a causal map from (B, T, D) to (B, T, D).
 
-    The state consists of the past tokens and their mask. Training and prediction after every prefix require one pass. A
-    continuation processes the past tokens again: n further tokens after a state of t tokens require a pass over t + n
-    tokens, and n queries between n pairs require n passes. A mixer with a smaller state overrides `start`, `forward`,
+    The state consists of the past tokens and their mask. One pass is enough for training and for prediction after every
+    prefix. A continuation processes the past tokens again: n further tokens after a state of t tokens require a pass
+    over t + n tokens, and n queries between n pairs require n passes. A mixer with a smaller state overrides `start`, `forward`,
     `peek` and `fork`.
     """
 

@@ -39,8 +39,8 @@ def _by_run(task: str, preset: str, rows: pd.DataFrame) -> Table:
     return Table(
         name=f"{slug(task, preset)}-costs-by-run",
         title=f"{task} · {preset}: costs by run",
-        caption="Costs of a training step (per batch), and of conditioning on n points, one query, and an update by "
-        f"one point (per episode). {_MACHINE_NOTE}",
+        caption="Cost per batch of a training step, and cost per episode of conditioning on n points, of one query, and "
+        f"of an update with one point. {_MACHINE_NOTE}",
         frame=frame,
         columns=(*COLUMNS, *_MACHINE_COLUMNS),
         group="run",
@@ -50,8 +50,8 @@ def _by_run(task: str, preset: str, rows: pd.DataFrame) -> Table:
 def _call_table(task: str, preset: str, rows: pd.DataFrame) -> Table:
     return Table(
         name=f"{slug(task, preset)}-costs-at-once",
-        title=f"{task} · {preset}: several queries or new points at once",
-        caption=f"Costs of several queries, or of an update by several points at once, after n points. {_MACHINE_NOTE}",
+        title=f"{task} · {preset}: several queries or new points in one call",
+        caption=f"Cost of one call with several queries or several new points, after n points. {_MACHINE_NOTE}",
         frame=call_cost_table(rows),
         columns=(*CALL_COLUMNS, *_MACHINE_COLUMNS),
         group="run",

@@ -4,11 +4,11 @@
     0,0,0.0,0,-0.319991,-0.435701,0.106784,-0.067309
 
 As in the published files, the header has fewer names than the rows have fields; fields after the time are not read.
-Sequences are in the order of the first events of their users. Marks are in the order of the first events of their
-items, unless the items are the numbers 0, 1, ..., which are then the marks (97 in Mooc, 984 in Reddit). For all users,
-times count from time 0 of the file, the start of the recording.
+Sequences are in the order of the first events of their users. Marks are numbered in the order of the first events of their
+items, unless the items are the numbers 0, 1, ...; these numbers are then the marks (97 in Mooc, 984 in Reddit). For all
+users, times are measured from time 0 of the file, the start of the recording.
 
-A user can have several events at the same time, since clocks count seconds; see the parameter `ties`
+A user can have several events at the same time, because times are in whole seconds; see the parameter `ties`
 (`iclbench.families.events.sequences`).
 """
 
@@ -52,7 +52,7 @@ def read(path: Path, marks: int | None) -> EventData:
         if len(items) > max_marks:
             advice = "; raise -o task.marks" if marks else ""
             raise DataError(
-                f"{path}, line {line}: item '{shorten(item)}' exceeds the number of marks, {max_marks:,}{advice}",
+                f"{path}, line {line}: with item '{shorten(item)}', the file has more than {max_marks:,} items{advice}",
                 code="too-large",
             )
         if not len(timestamps) % 4096:
@@ -97,7 +97,9 @@ def _event(location: str, fields: list[str]) -> tuple[str, str, float]:
         )
     time = number(time_text)
     if time is None:
-        raise DataError(f"{location}: the time '{shorten(time_text)}' is not a number; write seconds or another unit")
+        raise DataError(
+            f"{location}: the time '{shorten(time_text)}' is not a number; write it in seconds or another unit"
+        )
     return user, item, time
 
 
