@@ -25,7 +25,7 @@ from iclbench.layers.perceptron import perceptron
 
 
 class LatentSettings(SetSettings):
-    """Sizes of LBANP and CMANP. The defaults are those of both papers."""
+    """Settings that LBANP and CMANP share."""
 
     layers: PositiveInt = 6
     """Blocks of attention and feed-forward layers."""

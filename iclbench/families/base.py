@@ -1,7 +1,7 @@
 """Base classes of families. A family defines its parameters, sizes, sampler, error normaliser and shifts.
 
-A family samples `Episodes` on the generator's device. Most regression families of the papers draw a function and evaluate
-it at random inputs. They are subclasses of `FunctionFamily` and define only these two steps.
+A family samples `Episodes` on the generator's device. Most regression families of the papers draw a function and
+evaluate it at random inputs. They are subclasses of `FunctionFamily` and define only these two steps.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ class RunningSoftmax(State):
         """Return the state without the points of `other`, which is the inverse of `merge`.
 
         Removal divides rounding errors by the share of the attention weight that remains. This share must be at least
-        the square root of the machine precision (1.5e-8 in float64, 3.5e-4 in float32). The relative error of the
-        result is then at most about this square root.
+        the square root of the machine precision (1.5e-8 in float64, 3.5e-4 in float32). The error of the result
+        is then at most about this square root.
 
         Raises:
             UsageError: the remaining share of a query is smaller, or the points are not in the state.

@@ -6,8 +6,8 @@ has only these files. The packed weights are in `TASK-PRESET.weights.safetensors
 
 Values, costs and examples are complete. Of the errors, only those that paired tests need are packed, for the
 distribution of the task: for learning curves, the mean over context sizes in each episode (`n_context` is missing); for
-targets, the compared metrics. The errors from which scores and gaps to an oracle are computed are also packed for each shift, so
-that summaries can include models that are added later.
+targets, the compared metrics. The errors from which scores and gaps to an oracle are computed are also packed for each
+shift, so that summaries can include models that are added later.
 """
 
 from __future__ import annotations

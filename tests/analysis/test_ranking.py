@@ -1,4 +1,4 @@
-"""The ranking: corrected paired tests over tasks, ranges of ranks, and paired differences of curves and mean heights."""
+"""The ranking: corrected paired tests over tasks, rank ranges, and paired differences of curves and mean heights."""
 
 from dataclasses import replace
 from itertools import pairwise, product

@@ -188,7 +188,7 @@ def _cell_indices(
     spacing = float(np.median(np.abs(np.diff(axis)))) if len(axis) > 1 else 0.0
     if abs(spacing - SPACING) > 1e-3:
         raise DataError(
-            f"{path}: the grid spacing in {name} is {spacing:g} degrees, expected {SPACING:g}; use the original WFDE5 grid"
+            f"{path}: the {name} spacing is {spacing:g} degrees, expected {SPACING:g}; use the original WFDE5 grid"
         )
     nearest = np.abs(axis[:, None] - centres).argmin(0)
     if np.abs(axis[nearest] - centres).max() > 1e-3:

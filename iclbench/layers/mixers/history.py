@@ -17,8 +17,8 @@ class HistoryMixer(Mixer):
 
     The state consists of the past tokens and their mask. One pass is enough for training and for prediction after every
     prefix. A continuation processes the past tokens again: n further tokens after a state of t tokens require a pass
-    over t + n tokens, and n queries between n pairs require n passes. A mixer with a smaller state overrides `start`, `forward`,
-    `peek` and `fork`.
+    over t + n tokens, and n queries between n pairs require n passes. A mixer with a smaller state overrides
+    `start`, `forward`, `peek` and `fork`.
     """
 
     uses = frozenset()

@@ -55,6 +55,7 @@ def test_sampled_functions_have_the_covariance_of_the_kernel() -> None:
         )
         y = series.functions(normals, x.expand(draws, -1)).numpy()
         expected = sklearn_covariance(kernel, lengthscale, x.numpy()[:, None], x.numpy()[:, None])
-        # The product of two standard normal variables with correlation k has variance 1 + k². The tolerance is five standard errors.
+        # The product of two standard normal variables with correlation k has variance 1 + k².
+        # The tolerance is five standard errors.
         error = np.sqrt((1 + expected**2) / draws)
         assert (np.abs(y.T @ y / draws - expected) < 5 * error).all()

@@ -4,9 +4,9 @@
     0,0,0.0,0,-0.319991,-0.435701,0.106784,-0.067309
 
 As in the published files, the header has fewer names than the rows have fields; fields after the time are not read.
-Sequences are in the order of the first events of their users. Marks are numbered in the order of the first events of their
-items, unless the items are the numbers 0, 1, ...; these numbers are then the marks (97 in Mooc, 984 in Reddit). For all
-users, times are measured from time 0 of the file, the start of the recording.
+Sequences are in the order of the first events of their users. Marks are numbered in the order of the first events
+of their items, unless the items are the numbers 0, 1, ...; these numbers are then the marks (97 in Mooc, 984 in
+Reddit). For all users, times are measured from time 0 of the file, the start of the recording.
 
 A user can have several events at the same time, because times are in whole seconds; see the parameter `ties`
 (`iclbench.families.events.sequences`).
