@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from iclbench import tables
-from iclbench.config.rates import read_table
+from iclbench.config.rates import read_table, shipped_path
 from iclbench.core.formats import fixed
 
 
@@ -28,17 +28,17 @@ def main(folder: Path, out: Path, reference: Path) -> None:
         task_rows = task_rows.sort_values(["contestant", "lr", "variant", "seed"], ignore_index=True)
         tables.write("trials", task_rows, reference / tables.packed_file_name("trials", str(task), "grid"), {})
     sections |= {
-        str(task): _section(str(task), task_rows, folder, sections.get(str(task), ""))
+        str(task): _section(str(task), task_rows, sections.get(str(task), ""))
         for task, task_rows in rows.groupby("task")
     }
     out.write_text("\n\n".join([head.strip(), *(f"## `{task}`\n\n{text}" for task, text in sections.items())]) + "\n")
 
 
-def _section(task: str, rows: pd.DataFrame, folder: Path, old: str) -> str:
+def _section(task: str, rows: pd.DataFrame, old: str) -> str:
     chosen = {
         name: choice.lr
-        for tuning in read_table(folder / "rates" / "grid.toml").tuned
-        if task in tuning.tasks
+        for tuning in read_table(shipped_path("grid")).tuned
+        if task in tuning.tasks and tuning.on in ("", task)
         for name, choice in tuning.train.items()
     }
     lines = _rows(old)
@@ -51,8 +51,9 @@ def _section(task: str, rows: pd.DataFrame, folder: Path, old: str) -> str:
         f"| {name} | {' | '.join(cells.get(key, '') for key in columns)} |" for name, cells in sorted(lines.items())
     ]
     seeds, steps = rows.groupby(["contestant", "lr"])["seed"].nunique().min(), rows["steps"].iloc[0]
-    about = f"{int(steps):,} steps, seeds {rows['seed'].min()} to {rows['seed'].max()} ({seeds} each)"
-    return f"`{rows['metric'].iloc[0]}`, {about}: mean ± standard deviation over seeds.\n\n" + "\n".join(table)
+    about = f"seeds {rows['seed'].min()} to {rows['seed'].max()} ({seeds} each): mean ± standard deviation over seeds"
+    about = about if seeds > 1 else f"seed {rows['seed'].min()}"
+    return f"`{rows['metric'].iloc[0]}`, {int(steps):,} steps, {about}.\n\n" + "\n".join(table)
 
 
 def _rows(section: str) -> dict[str, dict[str, str]]:
@@ -72,7 +73,8 @@ def _cell(rows: pd.DataFrame) -> str:
         return ""
     if rows["status"].ne("ok").any():
         return "diverged"
-    return f"{fixed(rows['value'].mean(), 4)} ± {fixed(rows['value'].std(), 4)}"
+    deviation = f" ± {fixed(rows['value'].std(), 4)}" if len(rows) > 1 else ""
+    return fixed(rows["value"].mean(), 4) + deviation
 
 
 def _rate(rate: float) -> str:
