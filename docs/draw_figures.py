@@ -1,4 +1,4 @@
-"""Draw the figures of the README from the packed results: `python -m docs.draw_figures`."""
+"""The figures of the README and of the guide, drawn from the packed results: `python -m docs.draw_figures`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from docs.quantities import ROOT, nothing_but
 from iclbench.report.blocks import Figure, Section
 from iclbench.report.data import Results, load_results
 from iclbench.report.drawing import Drawer
-from iclbench.report.sections import extrapolation, heat_map
+from iclbench.report.sections import extrapolation, heat_map, solutions
 from iclbench.report.style import vega_lite
 
 FOLDER = ROOT / "docs" / "figures"
@@ -21,6 +21,7 @@ FOLDER = ROOT / "docs" / "figures"
 FIGURES = {
     "heat-map-grid": "heat-map-grid",
     "extrapolation-small": "skewed-linear-small-points-80-next-squared-error",
+    "solutions-markov": "markov-grid-solutions",
 }
 _NUMBER = re.compile(r'<text aria-label="contestant: ([^;"]+); row: ([^;"]+); label: [^"]+"[^>]*>([^<]+)</text>')
 _LINE = re.compile(r'<path aria-label="[^"]*contestant: ([^;"]+); series: [^"]*"[^>]* d="([^"]+)"')
@@ -33,8 +34,13 @@ def figures(results: Results) -> dict[str, Figure]:
 
 
 def _sections(results: Results) -> Iterator[Section]:
-    sliced = next(each for each in results.slices if each.id == "skewed-linear-small")
-    for section in (heat_map.section(results), extrapolation.section(sliced)):
+    slices = {each.id: each for each in results.slices}
+    sections = (
+        heat_map.section(results),
+        extrapolation.section(slices["skewed-linear-small"]),
+        solutions.section(slices["markov-grid"]),
+    )
+    for section in sections:
         if section is not None:
             yield section
 

@@ -173,6 +173,19 @@ class Reference:
         """The score under a shift, averaged over seeds."""
         return self.value(model, task, preset, "score", shift)
 
+    def excess(self, model: str, task: str, oracle: str, shift: str = "none", preset: str = "grid") -> list[float]:
+        """The mean error of every seed less that of an oracle on the same prompts, in the units of the metric."""
+        seeds = self._contest(task, preset).rows.query("contestant == @model")["seed"].unique()
+        return [
+            self.value(model, task, preset, "auc", shift, seed=seed)
+            - self.value(oracle, task, preset, "auc", shift, evaluator="next")
+            for seed in sorted(seeds)
+        ]
+
+    def excess_of(self, models: Iterable[str], task: str, oracle: str, shift: str = "none") -> list[float]:
+        """The excess errors of all training runs of several models."""
+        return [excess for model in models for excess in self.excess(model, task, oracle, shift)]
+
     def one(self, task: str, preset: str = "grid") -> str:
         """The contestant that defines the score 1."""
         return self._contest(task, preset).reference
