@@ -12,7 +12,7 @@ For the default systems and grid, over 500 sequences of 64 elements, doubling th
 log-density of an element by less than 1e-6 nats and the log-density of single elements by up to 0.01. Doubling the
 number of radii changes the mean by less than 1e-4 and single elements by up to 0.2. With little process noise, the
 posterior is narrower and the grid is coarser in comparison: at a standard deviation of 0.05, over 300 sequences,
-doubling the number of angles changes the mean by less than 1e-4 nats and single elements by up to 0.2.
+doubling the number of angles changes the mean by less than 1e-3 nats and single elements by up to 1.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Markov chains of tokens, with another chain in every episode.
 
 The rows of the transition matrix of an episode have a Dirichlet distribution with all parameters `concentration`. In a
-chain of order m the row depends on the last m tokens, and the first m tokens are uniform (Edelman et al. 2024, arXiv
-2402.11004, for m = 1 and above). Before every token, a new chain replaces the chain with probability `switch`. Nothing
+chain of order m the row depends on the last m tokens, as in Edelman et al. (2024, arXiv 2402.11004). The first m
+tokens are uniform, which is our choice: with a stationary start, counts would not be the exact Bayesian prediction.
+Before every token, a new chain replaces the chain with probability `switch`. Nothing
 marks a switch, and the last tokens of the old chain are the first context of the new chain. Models have to infer the
 chain from the tokens.
 """

@@ -1,4 +1,5 @@
-"""Exact oracles of the recall families, which predict the value after the last earlier occurrence of the key."""
+"""Exact oracles of the recall families: the value after the last earlier occurrence of the key or, for vectors, the
+value of the nearest earlier key."""
 
 from __future__ import annotations
 
@@ -93,7 +94,9 @@ class RecallVectorOracle(_RecallOracle):
         keys, values = y[:, ::2], y[:, 1::2]
         pairs = values.shape[1]
         if pairs > 1:
-            distance = torch.cdist(keys[:, :pairs], keys[:, :pairs])
+            distance = torch.cdist(  # without matrix products, which do not give 0 for equal keys
+                keys[:, :pairs], keys[:, :pairs], compute_mode="donot_use_mm_for_euclid_dist"
+            )
             index = torch.arange(pairs, device=y.device)
             distance = distance.masked_fill(index >= index.unsqueeze(1), torch.inf)
             nearest = distance[:, 1:].argmin(2)

@@ -26,7 +26,7 @@ from iclbench.families.streams.recall import Count, numbers_of_pairs
 class RecallVectorParameters(BaseSettings):
     """Dimension d of keys and values, and the smallest and largest number of pairs of an episode."""
 
-    dim: Annotated[int, Field(ge=1, le=10_000)] = 20
+    dim: Annotated[int, Field(ge=2, le=10_000)] = 20
     pairs: Annotated[tuple[Count, Count], Field(strict=False)] = (4, 32)
 
     @model_validator(mode="after")

@@ -111,7 +111,8 @@ def log_density_changes_of_grid(count: int, **grid: int) -> Tensor:
 
 
 def test_twice_as_many_angles_do_not_change_the_bayes_predictor() -> None:
-    assert log_density_changes_of_grid(20, angles=384).abs().max() < 1e-3
+    changes = log_density_changes_of_grid(20, angles=384)
+    assert changes.mean(0).abs().max() < 1e-3 and changes.abs().max() < 1e-2
 
 
 def test_a_quarter_of_the_angles_changes_the_bayes_predictor() -> None:
@@ -120,7 +121,8 @@ def test_a_quarter_of_the_angles_changes_the_bayes_predictor() -> None:
 
 @pytest.mark.slow
 def test_finer_grids_do_not_change_the_bayes_predictor_on_many_sequences() -> None:
-    assert log_density_changes_of_grid(200, angles=384).abs().max() < 1e-3
+    changes = log_density_changes_of_grid(200, angles=384)
+    assert changes.mean(0).abs().max() < 1e-4 and changes.abs().max() < 1e-2
     with_more_radii = log_density_changes_of_grid(200, radii=24)
     assert with_more_radii.abs().max() < 0.1 and with_more_radii.mean().abs() < 1e-4
 
