@@ -186,6 +186,18 @@ class Reference:
         """The excess errors of all training runs of several models."""
         return [excess for model in models for excess in self.excess(model, task, oracle, shift)]
 
+    def last_step_at(self, solution: str, model: str, task: str, preset: str = "grid") -> float:
+        """The last measured training step at which a run is closer to this solution than to all others of the task; 0
+        if there is no such step."""
+        rows = self.results.rows
+        rows = rows[rows["evaluator"].eq("solutions") & rows["axis"].eq("train_step").fillna(False)]
+        rows = rows[rows["task"].eq(task) & rows["preset"].eq(preset) & rows["contestant"].eq(model)]
+        if rows.empty:
+            raise LookupError(f"{model} has no distances from solutions on {task} at {preset}")
+        wide = rows.pivot_table("value", ["run", "axis_value"], "metric").astype(float)
+        steps = wide.index[wide.idxmin(axis=1).eq(f"kl_to_{solution}")].get_level_values("axis_value")
+        return float(steps.max()) if len(steps) else 0.0
+
     def one(self, task: str, preset: str = "grid") -> str:
         """The contestant that defines the score 1."""
         return self._contest(task, preset).reference

@@ -10,8 +10,11 @@ import pandas as pd
 from iclbench.analysis import normalised, slices
 from iclbench.analysis.normalised import Contest
 from iclbench.analysis.separation import MIN_RATIO, SIGNIFICANCE_LEVEL
+from iclbench.config.cards import card_names, load_task
+from iclbench.config.resolution import unfit_reason
 from iclbench.core.formats import fixed, integer, plural, slug
 from iclbench.core.metrics import BASELINES_GIVEN_TRUTH, GUESSING_BASELINES, metric
+from iclbench.registry import BACKBONES
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.figures import heat_map
@@ -188,6 +191,7 @@ def heat_map_cells(
 ) -> pd.DataFrame:
     """A row per cell of the heat map, column by column, with its `status` and the `reason` for a missing score."""
     rows = [contest.title for contest in contests]
+    by_title = {contest.title: contest for contest in contests}
     grid = pd.DataFrame([(row, name) for name in names for row in rows], columns=["row", "contestant"])
     cells = grid.merge(scores, "left", ["row", "contestant"])
     all_reasons = _reasons(results, contests)
@@ -199,10 +203,11 @@ def heat_map_cells(
         reasons = all_reasons.get((row, name), {})
         text = "; ".join(reason for status_reasons in reasons.values() for reason in status_reasons)
         missing_status = next((status for status in MISSING_STATUSES if status in reasons), "not run")
+        if pd.isna(score) and not reasons and (unfit := _unfit_reason(name, by_title[row].task)) is not None:
+            missing_status, text = "skipped", unfit
         statuses.append(missing_status if pd.isna(score) else "ok")
         texts.append(baseline if pd.notna(baseline) else text or ("not computed yet" if pd.isna(score) else ""))
     cells = cells.assign(status=statuses, reason=texts)
-    by_title = {contest.title: contest for contest in contests}
     includes_zero = cells["low"].le(0).fillna(False).astype(bool)
     candidates = cells["kind"].eq("backbone") & includes_zero & cells["reason"].eq("")
     not_different = [
@@ -211,6 +216,14 @@ def heat_map_cells(
     ]
     mask = pd.Series(not_different, cells.index[candidates], dtype=bool).reindex(cells.index, fill_value=False)
     return cells.assign(reason=cells["reason"].mask(mask, NOT_DIFFERENT))
+
+
+def _unfit_reason(name: str, task: slices.Slice) -> str | None:
+    """The reason why a registered backbone cannot be trained on a shipped task; None if it can, or if either is not
+    known here."""
+    if name not in BACKBONES.names() or task.task not in card_names("tasks"):
+        return None
+    return unfit_reason(name, load_task(task.task)[1])
 
 
 def _not_different_from_guess(contest: Contest, name: str, high: float) -> bool:
