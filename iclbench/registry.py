@@ -79,6 +79,7 @@ class Entry:
             same settings (`iclbench.config.codes`).
         prompts, normaliser: versions of a family's choice of frozen prompts and of its normaliser; increase them like
             `code`.
+        without_inputs: whether a family has sequences of tokens or vectors without inputs, or a backbone reads them.
     """
 
     target: str
@@ -88,6 +89,7 @@ class Entry:
     code: int = 1
     prompts: int = 1
     normaliser: int = 1
+    without_inputs: bool = False
 
     def load(self) -> Any:
         """Import and return the class. Raise `UsageError` with the message of the original error if the import
@@ -380,15 +382,25 @@ FAMILIES = Registry(
             "iclbench.families.bursty_vectors:BurstyVectors",
             "vector labels: in-context against in-weight learning (Reddy 2024)",
         ),
-        "recall": Entry("iclbench.families.streams.recall:Recall", "tokens: look up the value of a key in the context"),
+        "recall": Entry(
+            "iclbench.families.streams.recall:Recall",
+            "tokens: look up the value of a key in the context",
+            without_inputs=True,
+        ),
         "recall-vectors": Entry(
             "iclbench.families.streams.recall_vectors:RecallVectors",
             "vectors: look up the value of a key in the context",
+            without_inputs=True,
         ),
-        "markov": Entry("iclbench.families.streams.markov:MarkovChains", "tokens of a random Markov chain per episode"),
+        "markov": Entry(
+            "iclbench.families.streams.markov:MarkovChains",
+            "tokens of a random Markov chain per episode",
+            without_inputs=True,
+        ),
         "linear-system": Entry(
             "iclbench.families.streams.linear_system:LinearSystems",
             "noisy rotations in the plane, one coordinate observed",
+            without_inputs=True,
         ),
         "tabular-prior": Entry(
             "iclbench.families.tabular_prior.tabular_prior:TabularPrior",
@@ -467,7 +479,7 @@ def _mixer_backbone(mixer: Entry) -> Entry:
     """Return the entry of the backbone that uses this mixer in all layers. The backbone's class has the name of the
     mixer's class, and both have the same `code`."""
     cls = mixer.target.partition(":")[2]
-    return Entry(f"iclbench.backbones.mixers:{cls}", mixer.summary, code=mixer.code)
+    return Entry(f"iclbench.backbones.mixers:{cls}", mixer.summary, code=mixer.code, without_inputs=True)
 
 
 BACKBONES = Backbones(
@@ -475,10 +487,12 @@ BACKBONES = Backbones(
         "gpt2": Entry(
             "iclbench.backbones.gpt2:GPT2",
             "causal Transformer without positions (Radford et al. 2019; Grazzi et al. 2024)",
+            without_inputs=True,
         ),
         "transformer": Entry(
             "iclbench.backbones.transformer:Transformer",
             "causal, sinusoidal positions (Chan et al. 2022)",
+            without_inputs=True,
         ),
         "coqe": Entry(
             "iclbench.backbones.coqe:CoQE",
@@ -487,24 +501,29 @@ BACKBONES = Backbones(
         "mamba": Entry(
             "iclbench.backbones.mamba:Mamba",
             "selective state spaces (Gu and Dao 2023)",
+            without_inputs=True,
         ),
         "s4d": Entry(
             "iclbench.backbones.s4:S4D",
             "diagonal state spaces (Gu et al. 2022)",
+            without_inputs=True,
         ),
         "s4": Entry(
             "iclbench.backbones.s4:S4",
             "state spaces of HiPPO-LegS, normal plus low rank (Gu et al. 2022)",
+            without_inputs=True,
         ),
         # `mamba` has its own module, with the settings of its paper.
         **{name: _mixer_backbone(mixer) for name, mixer in MIXERS.builtin_entries.items() if name != "mamba"},
         "hybrid": Entry(
             "iclbench.backbones.sequence_model:Hybrid",
             "a choice of mixer for each layer, alternating Mamba-2 and attention",
+            without_inputs=True,
         ),
         "mambaformer": Entry(
             "iclbench.backbones.sequence_model:MambaFormer",
             "a Mamba block, then alternating attention and Mamba (Park et al. 2024)",
+            without_inputs=True,
         ),
         "thp": Entry(
             "iclbench.backbones.thp:THP",

@@ -8,9 +8,10 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from iclbench import registry
+from iclbench.config.resolution import backbone_class
 from iclbench.core.errors import UnknownNameError
 from iclbench.core.formats import canonical
-from iclbench.registry import FAMILIES, Entry, Registry
+from iclbench.registry import BACKBONES, FAMILIES, Entry, Registry
 from tests.refusals import refused
 
 
@@ -28,6 +29,14 @@ def plugins(monkeypatch):
 
 def test_all_builtin_families_can_be_imported():
     assert sorted(FAMILIES.available()) == FAMILIES.names()
+
+
+def test_entries_without_inputs_are_streams_of_tokens_or_vectors_and_the_backbones_that_read_them():
+    families = {name: FAMILIES.get(name) for name in FAMILIES.builtin_entries}
+    streams = {name for name, family in families.items() if family.is_stream}
+    assert streams == {name for name, entry in FAMILIES.builtin_entries.items() if entry.without_inputs}
+    readers = {name for name in BACKBONES.builtin_entries if "tokens" in backbone_class(name).input_kinds}
+    assert readers == {name for name, entry in BACKBONES.builtin_entries.items() if entry.without_inputs}
 
 
 def test_spellings_of_a_name_are_normalised():

@@ -270,3 +270,18 @@ def test_user_defined_tasks_and_variants_are_not_in_the_heat_map(grid: Grid, tmp
     assert isinstance(first_screen, FirstScreen)
     assert "gpt2" in first_screen.columns and "gpt2-wide" not in first_screen.columns
     assert [title for title, _ in first_screen.rows] == ["linear", "quadratic"]
+
+
+def test_models_that_need_inputs_are_not_applicable_on_streams_without_inputs(tmp_path: Path) -> None:
+    """Other missing cells are not run, also those of unknown models."""
+    packed = Path(__file__).parents[2] / "results" / "reference"
+    folder = tmp_path / "reference"
+    folder.mkdir()
+    for path in packed.glob("markov-grid.*.parquet"):
+        (folder / path.name).symlink_to(path)
+    results = load_results(tmp_path)
+    markov = contests(results, "grid")
+    names = ["gpt2", "tnp", "coqe-learned", "lstm", "of-a-plug-in"]
+    cells = heat_map.heat_map_cells(results, markov, heat_map.main_scores(results, markov), names)
+    assert cells["status"].tolist() == ["ok", "skipped", "skipped", "not run", "not run"]
+    assert "needs inputs" in cells["reason"][1]

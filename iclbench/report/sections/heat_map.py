@@ -10,11 +10,9 @@ import pandas as pd
 from iclbench.analysis import normalised, slices
 from iclbench.analysis.normalised import Contest
 from iclbench.analysis.separation import MIN_RATIO, SIGNIFICANCE_LEVEL
-from iclbench.config.cards import card_names, load_task
-from iclbench.config.resolution import unfit_reason
 from iclbench.core.formats import fixed, integer, plural, slug
 from iclbench.core.metrics import BASELINES_GIVEN_TRUTH, GUESSING_BASELINES, metric
-from iclbench.registry import BACKBONES
+from iclbench.registry import BACKBONES, FAMILIES
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.figures import heat_map
@@ -203,8 +201,8 @@ def heat_map_cells(
         reasons = all_reasons.get((row, name), {})
         text = "; ".join(reason for status_reasons in reasons.values() for reason in status_reasons)
         missing_status = next((status for status in MISSING_STATUSES if status in reasons), "not run")
-        if pd.isna(score) and not reasons and (unfit := _unfit_reason(name, by_title[row].task)) is not None:
-            missing_status, text = "skipped", unfit
+        if not reasons and _reads_no_such_inputs(name, by_title[row].task):
+            missing_status, text = "skipped", "the model needs inputs, and streams of tokens or vectors have none"
         statuses.append(missing_status if pd.isna(score) else "ok")
         texts.append(baseline if pd.notna(baseline) else text or ("not computed yet" if pd.isna(score) else ""))
     cells = cells.assign(status=statuses, reason=texts)
@@ -218,12 +216,11 @@ def heat_map_cells(
     return cells.assign(reason=cells["reason"].mask(mask, NOT_DIFFERENT))
 
 
-def _unfit_reason(name: str, task: slices.Slice) -> str | None:
-    """The reason why a registered backbone cannot be trained on a shipped task; None if it can, or if either is not
-    known here."""
-    if name not in BACKBONES.names() or task.task not in card_names("tasks"):
-        return None
-    return unfit_reason(name, load_task(task.task)[1])
+def _reads_no_such_inputs(name: str, task: slices.Slice) -> bool:
+    """Whether a built-in backbone needs inputs and the built-in family has none. Classes are not loaded."""
+    families = FAMILIES.builtin_entries
+    backbone, family = BACKBONES.builtin_entries.get(name), families.get(task.rows["family"].iloc[0])
+    return backbone is not None and family is not None and family.without_inputs and not backbone.without_inputs
 
 
 def _not_different_from_guess(contest: Contest, name: str, high: float) -> bool:
