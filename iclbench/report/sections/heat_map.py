@@ -28,8 +28,8 @@ _CORE, _FURTHER, _BASELINES = "models", "models on some tasks", "baselines"
 # Number of columns for baselines in addition to the best baseline. Baselines with scores in the most rows are selected.
 _MAX_BASELINES = 5
 _INTRODUCTION = (
-    "A score of 0 is as good as guessing: the zero predictor, the mean training image or a Poisson process. A score "
-    "of 1 is as good as the Bayes-optimal predictor or, where that is unknown, the best baseline at each context "
+    "A score of 0 is as good as guessing: zero, equal probabilities, the mean training image or a Poisson process. A "
+    "score of 1 is as good as the Bayes-optimal predictor or, where that is unknown, the best baseline at each context "
     "size; on tables and in-weight labels it means no error. Scores are means over seeds; blue is better, orange is "
     "worse than guessing."
 )
