@@ -48,6 +48,4 @@ def _final_rows(task: Slice) -> pd.DataFrame:
     rows = task.accuracies_by_run
     rows_after_training, steps = rows[rows["axis"].isna()], rows[rows["axis"].notna()]
     last_steps = steps[steps["axis_value"] == steps.groupby([*_KEYS, "run"])["axis_value"].transform("max")]
-    return pd.concat([rows_after_training, last_steps], ignore_index=True).drop_duplicates(
-        [*_KEYS, "run"], keep="first"
-    )
+    return pd.concat([rows_after_training, last_steps]).drop_duplicates([*_KEYS, "run"])

@@ -50,7 +50,7 @@ def curve_gaps(a: pd.DataFrame, b: pd.DataFrame) -> np.ndarray | None:
     """The difference a - b of the mean heights of every common episode, `(episodes,)`; see `difference`."""
     if has_heights(a) or has_heights(b):
         return score_gaps(mean_heights(a).dropna(), mean_heights(b).dropna())
-    episodes, sizes = a.index.intersection(b.index), a.columns.intersection(b.columns).sort_values()
+    episodes, sizes = a.index.intersection(b.index), a.columns.intersection(b.columns)
     if len(episodes) < 2 or len(sizes) < 2:
         return None
     return mean_heights(a.loc[episodes, sizes] - b.loc[episodes, sizes]).to_numpy(float)
@@ -102,7 +102,7 @@ def holm(p: Sequence[float]) -> list[float]:
     >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
     """
-    order = np.argsort(p, kind="stable")
+    order = np.argsort(p)
     scaled = np.asarray(p, float)[order] * np.arange(len(p), 0, -1)
     corrected = np.empty(len(p))
     corrected[order] = np.minimum(np.maximum.accumulate(scaled), 1)

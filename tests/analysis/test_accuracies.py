@@ -105,3 +105,5 @@ def test_the_peak_is_the_first_step_with_the_highest_accuracy_on_a_test() -> Non
     assert best[["contestant", "axis_value", "value"]].to_numpy().tolist() == [["a", 10, 0.9], ["b", 20, 0.7]]
     assert best.index.tolist() == [0, 1]
     assert peaks(steps, "iwl")["axis_value"].tolist() == [20]
+    plateau = pd.DataFrame({"evaluator": "icl", "contestant": "a", "axis_value": range(100, 0, -1), "value": 0.5})
+    assert peaks(plateau)["axis_value"].tolist() == [1]

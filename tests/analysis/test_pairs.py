@@ -7,7 +7,15 @@ from scipy import stats
 
 from iclbench import tables
 from iclbench.analysis.episode_scores import EpisodeScores
-from iclbench.analysis.pairs import Difference, difference, ranks, score_difference, welch
+from iclbench.analysis.pairs import (
+    Difference,
+    difference,
+    holm,
+    mean_with_interval,
+    ranks,
+    score_difference,
+    welch,
+)
 from iclbench.tables.curves import MEAN_HEIGHT, mean_heights
 
 
@@ -136,6 +144,7 @@ def test_intervals_have_the_requested_level() -> None:
             assert (gap.low, gap.high) == pytest.approx(expected)
     assert score_difference(a_heights, shuffled) == score_difference(a_heights, shuffled, 0.95)
     assert difference(a, b) == difference(a, b, 0.95)
+    assert mean_with_interval(gaps.to_numpy()) == mean_with_interval(gaps.to_numpy(), 0.95)
     samples = a_heights.to_numpy(), shuffled.to_numpy()
     assert welch(*samples) == welch(*samples, 0.95)
 
@@ -151,6 +160,8 @@ def test_episodes_without_a_mean_height_are_not_compared() -> None:
     heights = pd.DataFrame({MEAN_HEIGHT: [1.0, np.nan, 3.0, 5.0]})
     gap = difference(heights, pd.DataFrame({0: [0.0] * 4, 1: [0.0, 0.0, 2.0, 0.0]}))
     assert gap is not None and gap.value == pytest.approx((1.0 + 2.0 + 5.0) / 3)
+    reverse = difference(pd.DataFrame({0: [0.0] * 4, 1: [0.0, 0.0, 2.0, 0.0]}), heights)
+    assert reverse is not None and (reverse.value, reverse.low) == pytest.approx((-gap.value, -gap.high))
 
 
 def test_samples_with_equal_means_have_p_1() -> None:
@@ -158,3 +169,8 @@ def test_samples_with_equal_means_have_p_1() -> None:
     assert (gap.value, p) == (0, pytest.approx(1)) and gap.low < 0 < gap.high
     same_spread, _ = welch(np.array([1.0, 3.0]), np.array([2.0, 4.0]))
     assert same_spread.low < same_spread.value == -1 < same_spread.high
+
+
+def test_holm_stops_at_the_first_p_value_above_the_level() -> None:
+    assert holm([0.04, 0.01, 0.02, 0.5]) == pytest.approx([0.08, 0.04, 0.06, 0.5])
+    assert holm([0.5, 0.6]) == [1.0, 1.0]

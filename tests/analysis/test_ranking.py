@@ -82,11 +82,6 @@ def test_the_best_method_that_ignores_the_context_scores_0(grid_results: Results
     assert replace(contest, rows=contest.rows[contest.rows["contestant"].ne("zero")]).guessing_method is None
 
 
-def test_holm_stops_at_the_first_p_value_above_the_level() -> None:
-    assert holm([0.04, 0.01, 0.02, 0.5]) == pytest.approx([0.08, 0.04, 0.06, 0.5])
-    assert holm([0.5, 0.6]) == [1.0, 1.0]
-
-
 def test_scores_and_ranks_are_means_over_tasks(grid: Grid, grid_results: Results) -> None:
     frame, missing_tasks = ranking(normalised.contests(grid_results, "grid"))
     assert set(missing_tasks) == {"tnp", "icicl-tnp"} and "quadratic" in missing_tasks["tnp"]
