@@ -65,7 +65,7 @@ def drop_other_scales(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ..
 
 def _merged_spans(scores: pd.DataFrame, keys: list[str]) -> pd.Series:
     """The span of each row. Of spans with the same `keys` that differ only by rounding, the smallest one is used."""
-    sorted_scores = scores.sort_values("span", kind="stable")
+    sorted_scores = scores.sort_values("span")
     previous = sorted_scores.groupby(keys, dropna=False)["span"].shift()
     is_same = np.isclose(sorted_scores["span"], previous, rtol=_SPAN_TOLERANCE, atol=0)
     sorted_scores = sorted_scores.assign(span=sorted_scores["span"].mask(is_same))
@@ -95,8 +95,8 @@ def drop_other_prompt_sets(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[st
     is_used = pd.Series(True, index=values.index)
     for other in others.to_dict("records"):
         context = " · ".join(other[c] for c in ("task", "preset", "shift", "test") if other[c] != "prompts")
-        is_removed = is_measured & (values[columns] == pd.Series(other)[columns]).all(axis=1)
-        is_removed = is_removed.fillna(False).astype(bool)
+        # `all` ignores missing values, but rows without a prompt set are used.
+        is_removed = (is_measured & (values[columns] == pd.Series(other)[columns]).fillna(False).all(axis=1)).astype(bool)
         lines.append(
             f"{context}: {plural(other['run'], 'run')} on another prompt set ({other['prompt_set']}) not used; "
             f"{_rerun_verb(values[is_removed])} again"
@@ -216,7 +216,7 @@ def trained_lengths(values: pd.DataFrame) -> pd.Series:
         is_backbone & (values["shift"] == "none") & values["axis"].isna() & ~values["evaluator"].isin(DIAGNOSTICS)
     )
     keys = ["task", "preset", "run"]
-    by_run = values[is_curve].groupby(keys)["n_context"].max().rename("length").reset_index()
+    by_run = values[is_curve].groupby(keys)["n_context"].max().rename("length")
     rows = values[[*keys, "prompt_set"]].merge(by_run, "left", keys).set_axis(values.index)
     by_prompt_set = rows[is_backbone].groupby("prompt_set")["length"].agg(["min", "max"])
     common_lengths = by_prompt_set["min"].where(by_prompt_set["min"] == by_prompt_set["max"])

@@ -178,6 +178,20 @@ def test_spans_that_differ_by_rounding_are_one_scale() -> None:
     comparable, (line,) = drop_other_scales(scores)
     assert comparable["run"].tolist() == [f"run-{i}" for i in range(8)]
     assert all(f"run-{i}" in line for i in range(8, 13))
+    unsorted_spans = [1.0, 0.5, 1.0 + 2e-8, 0.5, 1.0 + 1e-8]
+    assert len(drop_other_scales(scores.iloc[:5].assign(normaliser=unsorted_spans))[0]) == 3
+
+
+@pytest.mark.parametrize(
+    ("span", "other", "is_same"), [(1.0, 1.00009, True), (1.0, 1.00011, False), (1e-9, 2e-9, False)]
+)
+def test_spans_of_one_scale_differ_by_less_than_one_in_ten_thousand(span: float, other: float, is_same: bool) -> None:
+    """The smaller span is that of the first and the last of four runs. An unknown span differs from the others."""
+    scores = rows([(name, 0, "a") for name in ("one", "two", "three", "four")])
+    scores = scores.assign(metric="score", score_of="squared_error", score_one="ridge")
+    comparable, lines = drop_other_scales(scores.assign(normaliser=[span, other, None, span]))
+    assert comparable["run"].tolist() == (["one", "two", "four"] if is_same else ["one", "four"])
+    assert ["two" in line for line in lines] == [not is_same] and all("three" in line for line in lines)
 
 
 def test_scores_without_a_prompt_set_are_compared_with_one_another() -> None:
@@ -244,6 +258,7 @@ def test_published_rows_and_rows_without_prompts_are_used() -> None:
     assert used(joined(two, published, without_prompts)) == (["p", "p", "q", "q", pd.NA, pd.NA], ())
     others = two.assign(run=["three", "four"], prompt_set="b")
     assert used(joined(two, published.assign(prompt_set="p"), others))[0] == ["p", "p", "b", "b"]
+    assert used(joined(without_prompts, two, others))[0] == [pd.NA, pd.NA, "b", "b"]
 
 
 @pytest.mark.parametrize(
@@ -286,6 +301,7 @@ def test_the_message_about_an_unused_prompt_set_names_the_step_to_repeat() -> No
         other = main.iloc[:1].assign(run="three", prompt_set="q")
         _, (line,) = used(joined(*(part.assign(**columns) for part in (main, other))))
         assert [word for word in ("probe", "train", "evaluate") if word in line.split("(q)")[1].split()] == [command]
+        assert ("in training" in line) == (command == "train")
 
 
 def test_prompt_sets_of_different_training_lengths_are_used_unless_the_number_of_examples_is_fixed() -> None:
@@ -374,6 +390,7 @@ def test_renamed_variants_keep_the_suffixes_for_another_training_task_and_for_a_
         "coqe-wide+deep-thinking",
     ]
     assert renamed["backbone"].tolist() == [*["coqe"] * 4, *["coqe+deep-thinking"] * 2]
+    assert renamed["contestant"].dtype == varied["contestant"].dtype
 
 
 def test_classical_methods_are_not_renamed() -> None:
