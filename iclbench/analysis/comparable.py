@@ -96,7 +96,8 @@ def drop_other_prompt_sets(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[st
     for other in others.to_dict("records"):
         context = " · ".join(other[c] for c in ("task", "preset", "shift", "test") if other[c] != "prompts")
         # `all` ignores missing values, but rows without a prompt set are used.
-        is_removed = (is_measured & (values[columns] == pd.Series(other)[columns]).fillna(False).all(axis=1)).astype(bool)
+        is_other = (values[columns] == pd.Series(other)[columns]).fillna(False).all(axis=1)
+        is_removed = is_measured & is_other
         lines.append(
             f"{context}: {plural(other['run'], 'run')} on another prompt set ({other['prompt_set']}) not used; "
             f"{_rerun_verb(values[is_removed])} again"

@@ -142,7 +142,7 @@ class Slice:
         if self.length is None:
             return rows
         lengths = self.results.trained_lengths[rows.index]
-        return rows[lengths.isna() | lengths.eq(self.length).fillna(False).astype(bool)]
+        return rows[lengths.isna() | lengths.eq(self.length)]
 
     @cached_property
     def models(self) -> dict[str, str]:
@@ -168,7 +168,7 @@ class Slice:
         if self.length is None:
             return costs
         is_shorter = costs["phase"].eq("evaluate") & costs["n_points"].lt(self.length).fillna(False)
-        return costs[costs["run"].isin(self.rows["run"].unique()) & ~is_shorter.astype(bool)]
+        return costs[costs["run"].isin(self.rows["run"].unique()) & ~is_shorter]
 
     @cached_property
     def failed_rows(self) -> pd.DataFrame:
@@ -182,12 +182,12 @@ class Slice:
         such as a lower learning rate."""
         rows = self.rows
         failed_rows = rows[rows["evaluator"].eq("train") & rows["status"].eq("failed")]
-        in_training = rows["axis"].eq("train_step").fillna(False).astype(bool) | rows["evaluator"].isin(DIAGNOSTICS)
+        in_training = rows["axis"].eq("train_step").fillna(False) | rows["evaluator"].isin(DIAGNOSTICS)
         is_finished = rows["kind"].eq("backbone") & rows["status"].eq("ok") & ~in_training
         if self.length is not None:
             is_finished &= self.results.trained_lengths[rows.index].notna()
         finished_rows = rows[is_finished]
-        finished_variants = finished_rows["variant"].dropna().unique()
+        finished_variants = finished_rows["variant"].unique()
         same_variant = failed_rows["variant"].isna() | failed_rows["variant"].isin(finished_variants)
         return failed_rows[same_variant | ~failed_rows["contestant"].isin(finished_rows["contestant"].unique())]
 
@@ -273,7 +273,7 @@ class Slice:
     @cached_property
     def targets(self) -> pd.DataFrame:
         """Scores for the question `targets`, averaged over runs, without rows for failed runs."""
-        means = means_over_seeds(self._target_rows.assign(evaluator="targets"), ["evaluator", *_TARGET_KEYS])
+        means = means_over_seeds(self._target_rows, ["evaluator", *_TARGET_KEYS])
         return self.complete_targets(means).reset_index(drop=True)
 
     def complete_targets(self, rows: pd.DataFrame) -> pd.DataFrame:

@@ -1,5 +1,6 @@
 """The frame of scores, compared with SciPy and plain pandas."""
 
+import functools
 from itertools import pairwise
 
 import numpy as np
@@ -43,6 +44,11 @@ def errors_of(name: str, seed: int) -> np.ndarray:
 
 def tables_of(**columns: dict[str, object]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tables of values and errors. `columns` are additional columns by contestant."""
+    values, errors = new_tables(**columns) if columns else TABLES()
+    return values.copy(), errors.copy()
+
+
+def new_tables(**columns: dict[str, object]) -> tuple[pd.DataFrame, pd.DataFrame]:
     values, errors = [], []
     for name, (kind, *_) in CONTESTANTS.items():
         for seed in SEEDS.get(name, (0,)):
@@ -61,6 +67,9 @@ def tables_of(**columns: dict[str, object]) -> tuple[pd.DataFrame, pd.DataFrame]
                 for i, v in enumerate(scored)
             ]
     return tables.frame("values", values), tables.frame("errors", errors)
+
+
+TABLES = functools.cache(new_tables)
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +191,15 @@ def test_the_metric_of_curves_depends_on_question_and_shift() -> None:
 
 def test_an_empty_table_gives_an_empty_frame_with_all_columns() -> None:
     values, errors = tables_of()
-    assert scores(values.iloc[:0]).columns.tolist() == scores(values, errors).columns.tolist()
+    expected = {
+        "string": ["task", "preset", "evaluator", "shift", "contestant", "kind", "metric", "reason"],
+        "Int64": ["length", "n_related", "rank", "seeds", "n_episodes", "failed_seeds"],
+        "Float64": ["value", "low", "high", "behind", "behind_low", "behind_high"],
+        "boolean": ["tuned", "different"],
+    }
+    dtypes = {name: dtype for dtype, names in expected.items() for name in names}
+    for frame in (scores(values.iloc[:0]), scores(values, errors)):
+        assert frame.columns.tolist() == [*COLUMNS] and frame.dtypes.astype(str).to_dict() == dtypes
 
 
 SHARED = {"task": "t", "family": "f", "preset": "smoke", "shift": "none", "status": "ok", "prompt_set": "p"}
@@ -329,6 +346,14 @@ def test_reasons_of_failed_runs_are_joined_without_repetition() -> None:
     assert leaderboard(task, "next", "far")["reason"].tolist() == ["c"]
 
 
+def test_a_contestant_that_failed_at_one_number_of_related_datasets_has_no_row_without_a_value() -> None:
+    rows = target_rows("m", "backbone", "squared_error", {0: 0.1, 4: 0.2})
+    failed = rows[1] | {"run": "m-s1", "status": "failed", "reason": "r", "value": None}
+    board = leaderboard(slice_of(tables.frame("values", [*rows, failed])), "targets")
+    assert order(board) == [("m", 0, "squared_error")]
+    assert board["failed_seeds"].tolist() == [1] and board["reason"].isna().all()
+
+
 def test_displayed_columns_have_titles_and_ends_of_intervals(frame: pd.DataFrame) -> None:
     board = frame.reset_index()
     tuned = pd.Series([pd.NA, True, False, True, pd.NA, pd.NA], dtype="boolean")
@@ -412,6 +437,8 @@ def test_columns_of_leaderboards_have_headings() -> None:
     )
     assert set(titles) == {"contestant", "n_related", "rank", "kind", "seeds", "tuned", "behind", "reason"}
     assert [name for name, column in COLUMNS.items() if column.on_terminal] == ["tuned"]
+    assert [name for name, column in COLUMNS.items() if column.interval] == ["behind"]
+    assert [name for name, column in COLUMNS.items() if column.help] == ["rank", "tuned", "behind", "reason"]
     assert COLUMNS["rank"].show(1234.0) == COLUMNS["seeds"].show(1234) == "1,234"
     assert COLUMNS["behind"].show(0.25) == "+0.250" and COLUMNS["kind"].show("oracle") == "oracle"
 

@@ -6,7 +6,7 @@ import pytest
 from iclbench import tables
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.normalised import contests
-from iclbench.analysis.slices import Results, Slice
+from iclbench.analysis.slices import Results, Slice, is_branch
 
 SHARED = {"task": "t", "family": "f", "preset": "smoke", "shift": "none", "status": "ok", "prompt_set": "p"}
 SHARED |= {"card": "c", "version": "0", "value": 1.0}
@@ -77,7 +77,8 @@ def test_a_failed_evaluation_of_a_branch_does_not_remove_the_values_of_the_run()
 
 def test_rows_without_failed_contestants_are_numbered_from_0() -> None:
     failed = MODEL | TARGETS | {"status": "failed", "reason": "r", "value": None}
-    task = Slice(results_of([failed, ZERO | TARGETS, ZERO | TARGETS | {"shift": "noisy-1"}]), "t", "smoke")
+    other_seed = MODEL | TARGETS | {"run": "m-s1"}
+    task = Slice(results_of([failed, other_seed, ZERO | TARGETS, ZERO | TARGETS | {"shift": "noisy-1"}]), "t", "smoke")
     unfailed = task.without_failed(task.rows[task.rows["status"].eq("ok")])
     assert unfailed.index.tolist() == [0, 1] and unfailed.columns.tolist() == task.rows.columns.tolist()
     assert task.targets.index.tolist() == [0, 1]
@@ -149,7 +150,9 @@ def test_the_training_length_of_a_slice_is_the_maximum_over_its_runs() -> None:
     runs = [MODEL | NEXT | {"run": f"m-s{n}", "n_context": n, "prompt_set": str(n)} for n in (4, 8, 6)]
     other = MODEL | NEXT | {"run": "n-s0", "n_context": 16, "prompt_set": "q", "task": "u"}
     transferred = other | {"task": "t", "trained_on": "u", "contestant": "m@u", "prompt_set": "8"}
-    assert slice_of(*runs, other, transferred).trained_length == 8
+    task = slice_of(*runs, other, transferred, MODEL | NEXT | {"run": "unknown-s0", "prompt_set": "r"})
+    assert task.trained_length == 8
+    assert task.results.trained_lengths_by_run == {"m-s4": 4, "m-s8": 8, "m-s6": 6, "n-s0": 16}
     assert slice_of(ZERO | NEXT | {"n_context": 4}).trained_length is None
 
 
@@ -220,8 +223,8 @@ def test_failed_rows_exclude_branches_diagnostics_and_training() -> None:
         ({}, {}, False),
         ({}, {"variant": "a"}, True),
         ({}, {"variant": None}, True),
-        ({}, {"evaluator": "next"}, False),
-        ({}, {"status": "ok", "value": 1.0}, False),
+        ({}, {"variant": "a", "evaluator": "next"}, False),
+        ({}, {"variant": "a", "status": "ok", "value": 1.0}, False),
         ({"axis": "train_step", "axis_value": 5}, {}, True),
         ({"evaluator": "rank", "metric": "effective_rank"}, {}, True),
         (FAILED, {}, True),
@@ -273,7 +276,7 @@ NO_CURVES = [
 
 
 def test_curves_are_available_for_single_runs_and_as_means_over_runs() -> None:
-    task = slice_of(*CURVES, *NO_CURVES)
+    task = slice_of(*CURVES, *NO_CURVES, MODEL | NEXT | FAILED | {"run": "m-s2", "n_context": 2})
     assert task.curves[["n_context", "value", "runs"]].to_numpy().tolist() == [[0, 0.5, 2], [1, 1.5, 2]]
     assert task.curves_by_run[["run", "n_context", "value"]].to_numpy().tolist() == [
         [f"m-s{seed}", n, seed + n] for seed in (0, 1) for n in (0, 1)
@@ -340,6 +343,7 @@ def test_scores_of_targets_are_means_over_runs_at_every_number_of_related_datase
         ZERO | TARGETS | {"kind": "published", "run": "paper"},
         ZERO | TARGETS | {"n_related": None, "metric": "accuracy"},
         ZERO | TARGETS | {"evaluator": "icl"},
+        MODEL | TARGETS | FAILED | {"run": "m-s2", "n_related": 2},
     )
     means = task.targets.sort_values(["contestant", "n_related", "value"])
     assert means[["contestant", "n_related", "value", "runs"]].to_numpy().tolist() == [
@@ -389,6 +393,11 @@ def test_rank_and_representation_rows_exclude_contestants_with_a_failed_run() ->
     assert slice_of(*rows).rank_and_representation_rows.index.tolist() == [0, 1, 4]
 
 
+def test_branches_are_a_mask_without_missing_values() -> None:
+    mask = is_branch(tables.frame("values", [ZERO | NEXT | {"axis": axis} for axis in ("branch", None, "layer")]))
+    assert mask.dtype == bool and mask.tolist() == [True, False, False]
+
+
 def test_probes_omit_runs_on_prompts_where_one_of_their_layers_failed() -> None:
     probe = {"evaluator": "probe", "metric": "r_squared", "axis": "layer", "n_context": 4}
     rows = [
@@ -410,12 +419,17 @@ def test_accuracies_are_those_on_tests_without_a_shift() -> None:
         MODEL | ICL | {"axis": "train_step", "axis_value": 10, "value": 0.5},
         MODEL | ICL | {"evaluator": "targets"},
         ZERO | ICL,
-        ZERO | ICL | {"metric": "accuracy"},
-        ZERO | ICL | {"evaluator": "next"},
-        ZERO | ICL | {"evaluator": "probe"},
-        ZERO | ICL | {"shift": "noisy-1"},
-        ZERO | ICL | {"axis": "layer", "axis_value": 1},
-        ZERO | ICL | {"kind": "published", "run": "paper"},
+        *(
+            ZERO | ICL | {"value": 9.0} | changes
+            for changes in (
+                {"metric": "accuracy"},
+                {"evaluator": "next"},
+                {"evaluator": "probe"},
+                {"shift": "noisy-1"},
+                {"axis": "layer", "axis_value": 1},
+                {"kind": "published", "run": "paper"},
+            )
+        ),
         MODEL | ICL | FAILED | {"run": "m-s1"},
         MODEL | ICL | {"run": "d-s0", "contestant": "d"},
         MODEL | DIVERGED | {"run": "d-s1", "contestant": "d"},
