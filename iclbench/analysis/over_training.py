@@ -42,7 +42,6 @@ def by_run(contest: Contest) -> pd.DataFrame:
     branch_scores = branches.assign(
         steps=branches["axis_value"].astype(float),
         score=branches["run"].map(scores["value"].astype(float)) - behind,
-        contestant=branches["run"].map(scores["contestant"]),
     )
     final = scores.loc[sorted(set(branch_scores["run"]))].reset_index()
     final = final.assign(steps=final["run"].map(last_steps).astype(float), score=final["value"].astype(float))

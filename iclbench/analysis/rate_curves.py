@@ -107,7 +107,7 @@ class RateCurves:
         ranks, best_ranks = self.ranks(lr), self.ranks(None)
         if len(ranks) < 2:
             return None
-        last = len(ranks) + 1
+        last = len(ranks)  # more than the rank of a contestant without a diverged run
         tau = kendalltau([ranks[n] or last for n in ranks], [best_ranks[n] or last for n in ranks]).statistic
         return None if pd.isna(tau) else float(tau)
 
@@ -121,7 +121,7 @@ class RateCurves:
 
     @cached_property
     def _range(self) -> float:
-        values = self.rows["value"].dropna().astype(float)
+        values = self.rows["value"].dropna()
         return float(values.max() - values.min()) if len(values) else 0.0
 
 
@@ -132,7 +132,7 @@ def rate_curves(trials: pd.DataFrame) -> RateCurves | None:
     settings = trials[_SETTINGS].astype("string").fillna("").agg("|".join, axis=1)
     if settings.empty:
         return None
-    main_settings = str(trials.groupby(settings)["contestant"].nunique().sort_index().idxmax())
+    main_settings = str(trials.groupby(settings)["contestant"].nunique().idxmax())
     trials = trials[settings.eq(main_settings)]
     values = trials["value"].astype(float).where(trials["status"].eq("ok"))
     groups = trials.assign(value=values).groupby(["contestant", "lr"], sort=True)["value"]

@@ -168,7 +168,7 @@ def displayed_columns(frame: pd.DataFrame) -> pd.DataFrame:
     ends = [f"{name}_{end}" for name, column in COLUMNS.items() if column.interval for end in ("low", "high")]
     frame = frame[[name for name in COLUMNS if name in frame and (COLUMNS[name].title or name in ends)]]
     words = frame["tuned"].map({True: "yes", False: "no"}).astype("string")
-    return frame.assign(tuned=words if {"yes", "no"} <= set(words.dropna()) else words.mask(words.notna()))
+    return frame.assign(tuned=words if {"yes", "no"} <= set(words) else words.mask(words.notna()))
 
 
 def metric_of_curves(task: Slice, evaluator: str, shift: str = "none") -> str:
@@ -208,8 +208,7 @@ def _question_rows(task: Slice, evaluator: str, shift: str) -> pd.DataFrame:
 def _shared_metric(means: pd.DataFrame, by: str) -> str:
     """The metric `by` if all contestants have it; otherwise the first of `FALLBACK_METRICS` that was measured."""
     keys = ["contestant", "n_related"]
-    with_metric = means.loc[means["metric"].eq(by), keys].drop_duplicates()
-    if len(with_metric) == len(means[keys].drop_duplicates()):
+    if means["metric"].eq(by).sum() == len(means[keys].drop_duplicates()):
         return by
     measured_metrics = set(means["metric"])
     return next((name for name in FALLBACK_METRICS if name in measured_metrics), min(measured_metrics, default=by))
@@ -218,10 +217,7 @@ def _shared_metric(means: pd.DataFrame, by: str) -> str:
 def _best_first(means: pd.DataFrame, wanted_metric: str) -> pd.DataFrame:
     """A row per contestant and number of related datasets, the best first, with the wanted metric or, if missing, the
     first of `FALLBACK_METRICS` that the contestant has."""
-    order = [
-        wanted_metric,
-        *(name for name in FALLBACK_METRICS if name != wanted_metric and name in set(means["metric"])),
-    ]
+    order = [wanted_metric, *(name for name in FALLBACK_METRICS if name != wanted_metric)]
     rows = means[means["metric"].isin(order)]
     keys = ["contestant", "n_related"]
     wide = rows.pivot_table("value", keys, "metric", dropna=False).reindex(columns=order)
@@ -229,8 +225,6 @@ def _best_first(means: pd.DataFrame, wanted_metric: str) -> pd.DataFrame:
     wide = wide.sort_values(
         [*order, *keys],
         ascending=[*(metric(name).lower_is_better for name in order), True, True],
-        na_position="last",
-        ignore_index=True,
     )
     priority = rows["metric"].map({name: priority for priority, name in enumerate(order)})
     best_metric = rows.assign(priority=priority).sort_values("priority").drop_duplicates(keys).drop(columns="priority")
@@ -255,7 +249,7 @@ def _failures(task: Slice, evaluator: str, shift: str, ranked: set[str]) -> pd.D
 def _differences(task: Slice, evaluator: str, shift: str, frame: pd.DataFrame) -> dict[str, pd.Series]:
     """The columns rank, behind, behind_low, behind_high and different."""
     shared_metric = frame["metric"].iloc[0] if len(frame) else ""
-    has_shared_metric = frame["metric"].eq(shared_metric).fillna(False)
+    has_shared_metric = frame["metric"].eq(shared_metric)
     compared_rows = frame[has_shared_metric]
     row_keys = [f"{name} {n}" for name, n in zip(compared_rows["contestant"], compared_rows["n_related"], strict=True)]
     episodes, worse_by = _paired_scores(task, evaluator, shift, str(shared_metric), compared_rows, row_keys)
@@ -290,7 +284,7 @@ def _paired_scores(
         str(contestant): sorted(contestant_rows["run"].unique())
         for contestant, contestant_rows in answers.groupby("contestant")
     }
-    prompt_sets = answers.drop_duplicates("contestant").set_index("contestant")["prompt_set"].astype(str).to_dict()
+    prompt_sets = answers.drop_duplicates("contestant").set_index("contestant")["prompt_set"].to_dict()
     requested_rows = list(zip(row_keys, rows["contestant"], rows["n_related"], strict=True))
     requested_rows = [(key, contestant, n) for key, contestant, n in requested_rows if contestant in runs]
     errors = task.results.errors

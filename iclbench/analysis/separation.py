@@ -65,9 +65,9 @@ def separation(scores: pd.Series) -> Separation | None:
         return None
     middle = means.index[1:-1]
     runs, variances = by_contestant.count()[middle], by_contestant.var()[middle]
-    degrees_of_freedom = (runs - 1).clip(lower=0)
+    degrees_of_freedom = runs - 1
     total = degrees_of_freedom.sum()
-    sd = math.sqrt((variances.fillna(0.0) * degrees_of_freedom).sum() / total) if total else math.nan
+    sd = math.sqrt((variances * degrees_of_freedom).sum() / total) if total else math.nan
     gaps = np.diff(np.quantile(means[middle].to_numpy(), _QUARTILES))
     p = _welch(by_contestant)
     return Separation(len(means), float(np.median(gaps)), sd, len(p), int((p < SIGNIFICANCE_LEVEL).sum()))

@@ -33,6 +33,7 @@ def test_tests_of_a_plug_in_have_titles_and_a_test_that_cannot_be_loaded_causes_
     )
     assert evaluators.meaning("unheard_of").title == "unheard of"
     assert evaluators.meaning("broken").title == "broken" and "oddtests:NONE" in caplog.text
+    assert {record.name for record in caplog.records} == {"iclbench"}
     names = pd.Series(["zzz", "odd_one", "targets", "iwl", "icl_paired", "icl", "aaa"])
     assert evaluators.sorted_evaluators(names) == ["icl", "icl_paired", "iwl", "odd_one", "targets", "aaa", "zzz"]
 

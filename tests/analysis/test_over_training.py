@@ -48,6 +48,7 @@ def test_the_score_of_a_branch_is_the_score_of_its_run_minus_the_additional_erro
     assert frame["steps"].tolist() == [10, 20, 40] and frame["share"].tolist() == [0.25, 0.5, 1]
     assert frame["score"].tolist() == pytest.approx([0.9 - 0.3 / 0.5, 0.9 - 0.1 / 0.5, 0.9])
     assert set(frame["contestant"]) == {"m"} and set(frame["run"]) == {"m-s0"}
+    assert frame[["steps", "share"]].dtypes.eq(float).all()
 
 
 TRAINED = pd.DataFrame(

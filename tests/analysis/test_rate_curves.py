@@ -1,5 +1,6 @@
 """Scores as a function of the learning rate: means, windows, expected best of k rates, and ranks."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -88,6 +89,11 @@ def test_the_window_contains_adjacent_rates_whose_scores_are_within_a_tenth_of_t
     assert curves.window("a") == [1e-4, 1e-3, 1e-2]
     assert curves.window("b") == [1e-2]
     assert curves.window("c") == RATES
+
+
+def test_the_order_of_the_rows_does_not_matter(curves: RateCurves) -> None:
+    reverse = replace(curves, rows=curves.rows.iloc[::-1])
+    assert reverse.rates == RATES and reverse.window("a") == [1e-4, 1e-3, 1e-2]
 
 
 def test_the_window_ends_at_a_worse_rate() -> None:

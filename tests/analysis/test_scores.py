@@ -145,14 +145,17 @@ def test_published_rows_and_rows_during_training_have_no_leaderboard() -> None:
     """A diverged run appears in every leaderboard, so that an additional leaderboard would not be empty."""
     values = tables_of()[0]
     zero = values[values["run"].eq("zero") & values["metric"].eq("auc")]
-    published = zero.assign(kind="published", shift="noisy-1")
+    published = zero.assign(kind="published", run="paper", contestant="paper")
+    published = pd.concat([published, published.assign(shift="noisy-1")])
+    of_branch = zero.assign(axis="branch", axis_value=10, value=99.0)
     in_training = zero.assign(evaluator="icl", axis="train_step", axis_value=10)
     diverged = {"run": "s4-s0", "contestant": "s4", "kind": "backbone", "status": "failed", "reason": REASON}
     diverged |= {"evaluator": "train", "axis": "train_step", "axis_value": 20, "prompt_set": None}
-    rows = pd.concat([values, published, in_training, zero.assign(**diverged)], ignore_index=True)
+    rows = pd.concat([values, published, of_branch, in_training, zero.assign(**diverged)], ignore_index=True)
     frame = scores(tables.frame("values", rows))
     assert frame[["evaluator", "shift"]].drop_duplicates().to_numpy().tolist() == [["next", "none"]]
-    assert frame["contestant"].iloc[-1] == "s4" and len(frame) == len(CONTESTANTS) + 1
+    assert frame["contestant"].iloc[-1] == "s4" and set(frame["contestant"]) == {*CONTESTANTS, "s4"}
+    assert frame["value"].max() < 10
 
 
 def test_the_column_tuned_is_missing_if_it_is_unknown() -> None:
@@ -172,9 +175,10 @@ def test_a_leaderboard_uses_only_a_metric_that_every_contestant_has() -> None:
 
 
 def test_the_only_metric_is_used_whatever_its_name() -> None:
-    values = tables_of()[0]
-    frame = scores(values[values["metric"].eq("auc")].assign(metric="nll"))
-    assert frame["metric"].eq("nll").all() and len(frame) == len(CONTESTANTS)
+    """Curves are compared by their areas, not by another metric."""
+    values, errors = tables_of()
+    frame = scores(values[values["metric"].eq("auc")].assign(metric="nll"), errors)
+    assert frame["metric"].eq("nll").all() and len(frame) == len(CONTESTANTS) and frame["behind"].isna().all()
 
 
 def test_the_metric_of_curves_depends_on_question_and_shift() -> None:
@@ -251,6 +255,15 @@ def test_contestants_have_one_row_for_each_main_number_of_related_datasets() -> 
     assert board["value"].tolist() == pytest.approx([0.5, 0.4, 0.4, 0.1, 0.1, 0.2])
     assert board["rank"].tolist() == [1, 2, 3, 4, pd.NA, pd.NA]
     assert order(leaderboard(task, "targets", "far")) == [("n", 8, "log_likelihood")]
+
+
+def test_equal_scores_are_sorted_by_contestant_and_number_of_related_datasets() -> None:
+    rows = [
+        *target_rows("b", "baseline", "squared_error", {4: 0.5, 0: 0.5}),
+        *target_rows("a", "baseline", "squared_error", {1: 0.5}),
+    ]
+    board = leaderboard(slice_of(tables.frame("values", rows)), "targets")
+    assert [row[:2] for row in order(board)] == [("a", 1), ("b", 0), ("b", 4)]
 
 
 def test_contestants_are_ordered_by_a_metric_only_if_all_of_them_have_it() -> None:
@@ -335,6 +348,7 @@ def test_reasons_of_failed_runs_are_joined_without_repetition() -> None:
             failed | {"run": f"m-s{seed}", "seed": seed, "reason": reason}
             for seed, reason in enumerate(("b", "a", "b"))
         ),
+        failed | {"run": "m-s0", "seed": 0, "reason": "a", "n_context": 4},
         failed | {"run": "n-s0", "contestant": "n", "reason": "c", "shift": "far"},
         failed | {"run": "n-s0", "contestant": "n", "reason": "d", "evaluator": "icl"},
         row | {"run": "n-s0", "contestant": "n", "value": 1.0},
@@ -343,15 +357,25 @@ def test_reasons_of_failed_runs_are_joined_without_repetition() -> None:
     frame = leaderboard(task, "next").set_index("contestant")
     assert frame.loc["m", ["kind", "failed_seeds", "reason"]].tolist() == ["backbone", 3, "b; a"]
     assert frame.loc["n", "failed_seeds"] == 0 and pd.isna(frame.loc["n", "reason"])
+    assert frame.loc["n", "rank"] == 1 and pd.isna(frame.loc["m", "rank"])
     assert leaderboard(task, "next", "far")["reason"].tolist() == ["c"]
 
 
 def test_a_contestant_that_failed_at_one_number_of_related_datasets_has_no_row_without_a_value() -> None:
+    """The run that failed has no other score, and does not prevent the comparison of the first run."""
     rows = target_rows("m", "backbone", "squared_error", {0: 0.1, 4: 0.2})
     failed = rows[1] | {"run": "m-s1", "status": "failed", "reason": "r", "value": None}
-    board = leaderboard(slice_of(tables.frame("values", [*rows, failed])), "targets")
-    assert order(board) == [("m", 0, "squared_error")]
-    assert board["failed_seeds"].tolist() == [1] and board["reason"].isna().all()
+    zero = target_rows("zero", "baseline", "squared_error", {0: 0.4})
+    row = {"prompt_set": "p", "metric": "squared_error", "n_context": 4, "n_related": 0}
+    errors = [
+        row | {"run": run, "episode": i, "value": value + 0.01 * i}
+        for run, value in (("m", 0.1), ("zero", 0.4))
+        for i in range(3)
+    ]
+    board = scores(tables.frame("values", [*rows, failed, *zero]), tables.frame("errors", errors))
+    assert order(board) == [("m", 0, "squared_error"), ("zero", 0, "squared_error")]
+    assert board["failed_seeds"].tolist() == [1, 0] and board["reason"].isna().all()
+    assert board["behind"].iloc[1] == pytest.approx(0.3)
 
 
 def test_displayed_columns_have_titles_and_ends_of_intervals(frame: pd.DataFrame) -> None:
@@ -371,6 +395,7 @@ def test_displayed_columns_have_titles_and_ends_of_intervals(frame: pd.DataFrame
         "reason",
     ]
     assert displayed["tuned"].fillna("").tolist() == ["", "yes", "no", "yes", "", ""]
+    assert displayed["tuned"].dtype == "string"
     assert displayed_columns(board.drop(columns="reason")).columns.tolist() == displayed.columns.tolist()[:-1]
     for same in (True, False, pd.NA):
         assert displayed_columns(board.assign(tuned=tuned.where(tuned.isna(), same)))["tuned"].isna().all()
@@ -382,6 +407,8 @@ def test_single_runs_are_not_averaged() -> None:
     assert runs.loc[list(means), "value"].to_dict() == pytest.approx(means)
     assert len(runs) == len(CONTESTANTS) + 1 and runs["behind"].isna().all()
     assert runs[["task", "preset", "shift"]].drop_duplicates().to_numpy().tolist() == [["t", "smoke", "far"]]
+    zero = tables_of()[0].iloc[-1:]
+    assert run_leaderboard(zero, "next")["contestant"].tolist() == ["zero"]
 
 
 def test_scores_are_the_default_metric() -> None:
@@ -394,6 +421,14 @@ def test_scores_are_the_default_metric() -> None:
     values = tables.frame("values", rows)
     for board in (scores(values), run_leaderboard(values, "next"), leaderboard(slice_of(values), "next")):
         assert board["metric"].tolist() == ["score", "score"] and board["contestant"].tolist() == ["b", "a"]
+    curve = {"prompt_set": "p", "metric": "squared_error"}
+    errors = [
+        curve | {"run": run, "n_context": n, "episode": i, "value": value + i}
+        for run, value in (("a", 0.9), ("b", 0.1))
+        for n in (0, 1)
+        for i in range(3)
+    ]
+    assert scores(values, tables.frame("errors", errors))["behind"].iloc[1] == pytest.approx(0.8)
 
 
 def test_a_leaderboard_may_have_a_metric_that_some_contestants_lack() -> None:
@@ -429,6 +464,17 @@ def test_differences_are_in_the_metric_of_the_leaderboard() -> None:
     assert frame["contestant"].tolist() == ["a", "b"] and frame["behind"].iloc[1] == pytest.approx(0.3)
 
 
+def test_accuracies_on_a_test_of_the_family_are_compared_by_episode() -> None:
+    rows, errors = [], []
+    for run, values in (("a", [1.0, 1.0, 0.0, 1.0]), ("b", [0.0, 1.0, 0.0, 0.0])):
+        row = SHARED | {"run": run, "contestant": run, "kind": "baseline", "evaluator": "icl", "metric": "accuracy"}
+        rows.append(row | {"value": sum(values) / 4})
+        row = {"run": run, "prompt_set": "p", "metric": "accuracy", "n_context": 8, "n_related": 0}
+        errors += [row | {"episode": i, "value": value} for i, value in enumerate(values)]
+    frame = scores(tables.frame("values", rows), tables.frame("errors", errors))
+    assert frame["contestant"].tolist() == ["a", "b"] and frame["behind"].iloc[1] == pytest.approx(0.5)
+
+
 def test_columns_of_leaderboards_have_headings() -> None:
     titles = {name: column.title for name, column in COLUMNS.items() if column.title}
     assert (
@@ -446,13 +492,13 @@ def test_columns_of_leaderboards_have_headings() -> None:
 def test_rows_without_prompts_have_values_and_no_differences() -> None:
     """All rows of `zero`, and the first row of `knn-3`, have no prompt set."""
     values, errors = tables_of()
-    without_prompts = values["run"].eq("zero") | (values["run"].eq("knn-3") & values["n_context"].eq(0))
+    without_prompts = values["run"].isin(["zero", "s4d-s0"]) | (values["run"].eq("knn-3") & values["n_context"].eq(0))
     frame = scores(values.assign(prompt_set=values["prompt_set"].mask(without_prompts)), errors)
     assert frame.set_index("contestant")["value"].to_dict() == pytest.approx(
         {name: mean_errors(name).mean() for name in CONTESTANTS}
     )
-    assert frame["contestant"].tolist()[4:] == ["knn-3", "zero"]
-    assert frame["behind"].isna().tolist() == [True, False, False, False, False, True]
+    assert frame["contestant"].tolist()[3:] == ["s4d", "knn-3", "zero"]
+    assert frame["behind"].isna().tolist() == [True, False, False, True, True, True]
 
 
 def test_curves_under_a_shift_are_compared_by_the_metric_that_was_measured_under_it(frame: pd.DataFrame) -> None:
