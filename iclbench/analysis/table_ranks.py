@@ -83,10 +83,8 @@ def table_values(rows: pd.DataFrame, metric: str, contestant: str = "contestant"
         metric: the metric.
         contestant: the column of the contestants, `contestant` or `run`.
     """
-    is_table = rows["axis"].str.startswith(_STRATUM).fillna(False) & rows["status"].eq("ok")
+    is_table = rows["axis"].str.startswith(_STRATUM) & rows["status"].eq("ok")
     selected = rows[is_table & rows["metric"].eq(metric)]
-    if selected.empty:
-        return pd.DataFrame()
     means = means_over_seeds(selected, list(dict.fromkeys(["stratum", contestant])))
     return means.pivot_table("value", "stratum", contestant).astype(float)
 

@@ -59,5 +59,6 @@ def test_questions_training_and_diagnostics_are_not_tests():
 
 def test_the_question_targets_of_a_classification_family_has_its_own_meaning():
     assert evaluators.meaning("targets") == evaluators.AS_TRAINED
+    assert "label" in evaluators.meaning("targets").guessing
     assert evaluators.meaning("targets").chance is None and not evaluators.meaning("targets").finer
     assert evaluators.meaning("icl_paired").finer and not evaluators.meaning("icl").finer

@@ -19,13 +19,15 @@ def test_a_gain_is_the_mean_paired_difference_with_students_interval() -> None:
     low, high = stats.t.interval(0.95, 3, by_episode.mean(), stats.sem(by_episode))
     assert (result.value, result.low, result.high) == pytest.approx((by_episode.mean(), low, high))
     assert result.median == pytest.approx(0.75) and result.largest_share == pytest.approx(3.0 / 4.0)
-    assert "75%" in result.line
+    assert "accounts for 75%" in result.line
+    zero = gain(MORE, MORE - [0.0, 0.0, 0.0, 1.0])
+    assert zero is not None and (zero.value, zero.median) == (0.25, 0)
 
 
 def test_the_share_of_an_episode_is_negative_if_its_sign_is_opposite_to_the_sum() -> None:
     result = gain(pd.Series([1.0, 1.0, -1.5, 1.0]), pd.Series(np.zeros(4)))
     assert result is not None and result.largest_share == pytest.approx(-1.0)
-    assert "100%" in result.line
+    assert "offsets 100%" in result.line
 
 
 def test_the_message_distinguishes_positive_from_negative_shares() -> None:
@@ -58,12 +60,12 @@ def test_gains_compare_each_number_of_related_datasets_with_no_related_datasets(
 def test_the_message_contains_the_mean_its_interval_and_the_median() -> None:
     result = Gain(0.25, -0.125, 0.625, 0.5, 0.05)
     numbers = ("+0.250 [", "[-0.125", "+0.625]", "+0.500")
-    assert all(number in result.line for number in numbers) and "%" not in result.line
+    assert all(number in result.line for number in numbers) and result.line.endswith("+0.500")
     for share, percent in ((0.1, "10%"), (-0.1, "10%"), (0.09, None), (-0.09, None), (-0.4, "40%")):
         line = replace(result, largest_share=share).line
         assert (percent is None and "%" not in line) or (percent is not None and f" {percent}" in line)
 
 
 def test_numbers_of_related_datasets_without_a_gain_are_omitted() -> None:
-    likelihoods = {("a", 0): MORE, ("a", 1): MORE, ("a", 3): LESS, ("b", 0): LESS}
+    likelihoods = {("a", 0): MORE, ("a", 1): MORE, ("a", 3): LESS, ("a", 5): LESS, ("b", 0): LESS}
     assert set(gains(lambda name, n: likelihoods.get((name, n)), {"a": 4, "b": 2})) == {("a", 3)}

@@ -1,6 +1,7 @@
 """The separation of contestants, compared with closed forms."""
 
 import math
+import warnings
 from itertools import combinations
 
 import numpy as np
@@ -56,8 +57,12 @@ def test_pairs_are_compared_by_welchs_test_as_in_scipy() -> None:
 
 
 def test_without_spread_pairs_are_significant_if_their_means_differ() -> None:
-    result = separation(scores({"a": [1.0, 1.0], "b": [1.0, 1.0], "c": [2.0, 2.0], "d": [3.0], "e": [4.0]}))
+    values = scores({"a": [1.0, 1.0], "b": [1.0, 1.0], "c": [2.0, 2.0], "d": [3.0], "e": [4.0]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = separation(values)
     assert result is not None and (result.pairs, result.significant_pairs) == (3, 2)
+    assert separation(values.astype("Float64")) == result
 
 
 def test_the_separation_is_clear_if_the_gap_is_more_than_two_standard_deviations() -> None:

@@ -38,7 +38,7 @@ def test_the_p_value_follows_from_the_corrected_friedman_statistic() -> None:
 def test_a_single_table_has_no_critical_difference() -> None:
     ranks = mean_ranks(pd.DataFrame({"a": [1.0], "b": [2.0]}), "r_squared")
     assert math.isnan(ranks.critical_difference) and math.isnan(ranks.p)
-    assert ranks.mean_rank.to_dict() == {"b": 1.0, "a": 2.0}
+    assert list(ranks.mean_rank.items()) == [("b", 1.0), ("a", 2.0)]
 
 
 def test_contestants_without_a_score_on_every_table_are_not_ranked() -> None:
@@ -56,6 +56,14 @@ def test_the_tests_need_at_least_two_tables_and_two_contestants() -> None:
     assert math.isnan(single.p) and math.isnan(single.critical_difference)
     three = mean_ranks(pd.DataFrame({"a": [1.0, 2.0, 2.0], "b": [2.0, 1.0, 1.0]}), "r_squared")
     assert three.p == pytest.approx(stats.f.sf(2 * (1 / 3) ** 2 / (1 - (1 / 3) ** 2), 1, 2))
+
+
+def test_almost_equal_orders_have_a_positive_p() -> None:
+    """The mean ranks of three tables are 7/6, 11/6 and 3. Friedman's statistic is 3 · 3 (ΣR² - 3 · 4) = 31/6."""
+    values = pd.DataFrame({"a": [3.0, 3.0, 2.0], "b": [2.0, 2.0, 2.0], "c": [1.0, 1.0, 1.0]})
+    ranks = mean_ranks(values, "r_squared")
+    chi_squared = 3 * (sum((k / 6) ** 2 for k in (7, 11, 18)) - 12)
+    assert ranks.p == pytest.approx(stats.f.sf(2 * chi_squared / (6 - chi_squared), 2, 4)) and chi_squared > 5
 
 
 def test_p_is_0_if_the_order_of_contestants_is_the_same_on_all_tables() -> None:
@@ -100,6 +108,7 @@ def test_the_values_of_tables_are_means_over_seeds() -> None:
         {"axis": None, "stratum": None, "value": 9.0},
         {"axis": "n_context", "axis_value": 4, "stratum": None, "value": 9.0},
         {"run": "m-s2", "status": "failed", "reason": "r", "value": None},
+        {"axis": "branch", "axis_value": 10, "value": 9.0},
     )
     for frame in (rows(), other_rows):
         values = table_values(frame, "roc_auc")
@@ -108,7 +117,7 @@ def test_the_values_of_tables_are_means_over_seeds() -> None:
         assert values["k"].iloc[0] == 0.2 and math.isnan(values["k"].iloc[1])
     by_run = table_values(rows(), "roc_auc", "run")
     assert by_run.loc["x"].to_dict() == {"k": 0.2, "m-s0": 0.5, "m-s1": 0.7}
-    assert table_values(rows(), "r_squared").empty
+    assert table_values(rows(), "r_squared").empty and table_values(rows().iloc[:0], "roc_auc").empty
 
 
 @pytest.mark.parametrize(
