@@ -80,10 +80,10 @@ def _welch(by_contestant: Any) -> Float[np.ndarray, " pairs"]:
     statistics = by_contestant.agg(["mean", "var", "count"]).query("count > 1")
     mean, variance, count = (statistics[name].to_numpy(float) for name in ("mean", "var", "count"))
     first, second = np.triu_indices(len(mean), 1)
-    with np.errstate(divide="ignore", invalid="ignore"):  # without any spread, p is 0, or NaN if the means are equal
-        test = ttest_ind_from_stats(
-            *(each[first] for each in (mean, np.sqrt(variance), count)),
-            *(each[second] for each in (mean, np.sqrt(variance), count)),
-            equal_var=False,
-        )
+    # Without any spread, p is 0, or NaN if the means are equal.
+    test = ttest_ind_from_stats(
+        *(each[first] for each in (mean, np.sqrt(variance), count)),
+        *(each[second] for each in (mean, np.sqrt(variance), count)),
+        equal_var=False,
+    )
     return np.asarray(test.pvalue)
