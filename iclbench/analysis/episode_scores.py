@@ -93,7 +93,7 @@ class _Columns:
 
     def by_episode(self) -> pd.Series:
         """The value of every episode."""
-        return pd.Series(self.value, pd.Index(self.episode, name="episode")).sort_index()
+        return pd.Series(self.value, pd.Index(self.episode, name="episode"))
 
     def sizes_by_episode(self) -> pd.Series:
         """The number of context points of every episode."""

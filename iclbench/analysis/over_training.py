@@ -64,10 +64,7 @@ def means(contest: Contest) -> pd.DataFrame:
     Columns contestant, kind, steps, share (of the run's steps), value, low, high (the lowest and the highest score over
     seeds), runs, run.
     """
-    rows = by_run(contest)
-    if rows.empty:
-        return rows
-    rows = rows.rename(columns={"score": "value"}).assign(kind="backbone")
+    rows = by_run(contest).rename(columns={"score": "value"}).assign(kind="backbone")
     seed_means = means_over_seeds(rows, ["contestant", "kind", "steps", "share"])
     all_runs = seed_means.groupby("contestant")["runs"].transform("max")
     seed_means = seed_means[seed_means["runs"].eq(all_runs)]

@@ -134,6 +134,7 @@ def test_scores_are_means_over_runs_and_their_intervals_cover_the_intervals_of_a
     row = contest.scores.set_index("contestant").loc["m"]
     assert row[["score", "low", "high", "lowest", "highest"]].tolist() == pytest.approx([0.6, 0.3, 1.1, 0.4, 0.8])
     assert row[["kind", "runs", "run", "row"]].tolist() == ["backbone", 2, "m-s0; m-s1", "t"]
+    assert contest.scores[["score", "low", "high", "lowest", "highest"]].dtypes.eq(float).all()
     two_tasks = contests(results_of([*seeds, ZERO | {"task": "u", "family": "g"}]), "smoke")
     assert all_scores(two_tasks)[["contestant", "family"]].to_numpy().tolist() == [["m", "f"], ["zero", "g"]]
     assert all_scores(two_tasks).index.tolist() == [0, 1]
@@ -151,6 +152,9 @@ def test_the_method_that_scores_0_is_found_even_if_it_is_hidden() -> None:
     assert contest_of(MODEL, ZERO | {"contestant": "knn-3", "run": "knn-3"}).guessing_method is None
     related = contest_of(MODEL, hidden=[ZERO | {"n_related": 1}])
     assert related.hidden_rows.empty and related.guessing_method is None
+    for value, name in ((2.0, "mean-image"), (0.5, "zero")):
+        other = ZERO | {"contestant": "mean-image", "run": "mean-image", "value": value}
+        assert contest_of(ZERO, MODEL, hidden=[other]).guessing_method == name
     chance = contest_of(MODEL | {"score_of": "accuracy"}, ZERO | {"score_of": "accuracy", "contestant": "chance"})
     assert chance.guessing_method == "chance"
 

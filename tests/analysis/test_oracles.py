@@ -101,7 +101,11 @@ def test_contestants_that_beat_an_oracle_are_reported_with_the_paired_difference
     assert defeat.has_backbone
     assert all(name in defeat.line for name in ("ridge", "knn-3", f"{gaps.mean():.3f}", "model", "iclbench check"))
     (defeat,) = beaten(write_results(tmp_path / "pair", {name: contestants[name] for name in ("ridge", "knn-3")}))
-    assert "iclbench check" not in defeat.line  # the advice applies only to models
+    assert "iclbench check" not in defeat.line  # only a model can look ahead by mistake
+    half = stats.t.ppf(1 - 0.05 / 2, EPISODES - 1) * gaps.std(ddof=1) / np.sqrt(EPISODES)
+    assert defeat.low == pytest.approx(gaps.mean() - half)
+    equal = {"a": contestants["ridge"], "b": ("baseline", contestants["ridge"][1])}
+    assert not beaten(write_results(tmp_path / "equal", equal))
 
 
 def test_the_message_names_the_oracle_and_all_winners() -> None:
@@ -170,6 +174,7 @@ def test_contestants_are_compared_at_the_largest_number_of_related_datasets(
     (defeat,) = beaten(write_results(tmp_path / "better", two, "targets", factors_of_models=(9.0, 9.0, 1.0)))
     assert defeat.winners == ("model",)
     assert not beaten(write_results(tmp_path / "worse", two, "targets", factors_of_models=(1.0, 1.0, 9.0)))
+    assert beaten(write_results(tmp_path / "one", two, "targets", factors_of_models=(9.0, 1.0)))
 
 
 @pytest.mark.slow

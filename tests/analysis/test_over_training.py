@@ -156,7 +156,7 @@ def test_scores_over_training_need_branches_steps_a_final_value_and_a_span(omitt
     contest = contest_of([row for i, row in enumerate(rows) if i != omitted], "targets", "log_likelihood", span)
     frame = by_run(contest)
     assert frame.empty and frame.columns.tolist() == ["contestant", "run", "steps", "share", "score"]
-    assert means(contest).empty
+    assert means(contest).empty and {"kind", "value", "low", "high", "runs"} <= {*means(contest)}
 
 
 def test_only_runs_with_branches_have_scores_over_training() -> None:

@@ -52,6 +52,7 @@ def test_signed_ranks_of_nonzero_differences_decide_which_model_is_ahead() -> No
     assert outlier.mean() > 0 and not PairedTest.of(outlier, 0 * outlier).is_ahead
     with_zeros = pd.Series([5.0, 4.0, -1.0, -2.0, -3.0, 0.0, 0.0, 0.0, 0.0])
     assert PairedTest.of(with_zeros, 0 * with_zeros).is_ahead
+    assert PairedTest.of(with_zeros, 0 * with_zeros).p == pytest.approx(exact_p(with_zeros.iloc[:5].to_numpy()))
     assert not PairedTest.of(0 * with_zeros, with_zeros).is_ahead
     balanced = pd.Series([3.0, -1.0, -2.0])
     assert not PairedTest.of(balanced, 0 * balanced).is_ahead
@@ -329,6 +330,12 @@ def test_a_small_ranking_equals_one_computed_by_hand() -> None:
     assert second["p"] == pytest.approx(1 / 32) and second["p_alone"] == pytest.approx(1 / 32)
     assert pd.isna(first["p"]) and pd.isna(first["behind"]) and pd.isna(first["better"]) and first["tied"] == ""
     assert (second["better"], second["tied_on"], second["worse"]) == (0, 0, 6)
+    assert frame[["better", "tied_on", "worse"]].dtypes.eq("Int64").all()
+
+
+def test_contests_with_equal_scores_of_all_episodes_are_tied() -> None:
+    frame, _ = ranking(hand_made_contests({task: {"a": 0.5, "c": 0.5} for task in ("t", "u")}))
+    assert frame[["better", "tied_on", "worse"]].iloc[1].tolist() == [0, 2, 0]
 
 
 def test_one_task_or_one_backbone_has_no_ranking() -> None:
@@ -371,4 +378,5 @@ def test_an_unranked_backbone_is_placed_by_the_tasks_it_shares_with_all_ranked_b
     assert (x["tasks"], x["place"], x["neighbour"]) == (1, "1 of 3", "a") and x["behind"] == pytest.approx(0.4)
     assert (x["better"], x["tied_on"], x["worse"]) == (1, 0, 0)
     assert unranked_backbones(contests, ["a", "b", "m", "x"]).empty
+    assert unranked_backbones(contests, ["a"])["contestant"].tolist() == ["b", "m", "x"]
     assert unranked_backbones(contests, ["b", "x"])["contestant"].tolist() == ["a"], "m shares no task with b and x"
