@@ -32,7 +32,7 @@ def by_run(contest: Contest) -> pd.DataFrame:
     rows = rows[rows["run"].isin(scores.index) & rows["trained_on"].isna() & rows["stratum"].isna()]
     rows = without_related(rows[rows["axis"].isna() | is_branch(rows)])
     rows = rows[rows["metric"].eq("auc" if contest.evaluator == "next" else contest.metric) & rows["n_context"].isna()]
-    final_values, branches = rows[rows["axis"].isna()].set_index("run")["value"].astype(float), rows[is_branch(rows)]
+    final_values, branches = rows[rows["axis"].isna()].set_index("run")["value"], rows[is_branch(rows)]
     last_steps = _last_steps(contest)
     branches = branches[branches["run"].isin(final_values.index) & branches["run"].isin(list(last_steps))]
     if branches.empty or np.isnan(contest.span):

@@ -69,7 +69,7 @@ def test_scores_between_two_runs_are_linear_in_the_logarithm_of_operations() -> 
 def test_scores_are_not_extrapolated() -> None:
     assert set(scores_at_flops(TRAINED, 200.0).index) == {"a"}
     assert set(scores_at_flops(TRAINED, 500.0).index) == {"b"}
-    assert scores_at_flops(TRAINED, 50.0).empty
+    assert scores_at_flops(TRAINED, 50.0).empty and scores_at_flops(TRAINED, 50.0).dtype == float
     assert scores_at_flops(TRAINED, 400.0)["a"] == pytest.approx(0.9)
 
 

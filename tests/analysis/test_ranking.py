@@ -302,6 +302,16 @@ def test_a_larger_group_with_fewer_tasks_is_preferred_if_its_tests_can_be_signif
     assert complete_scores(scores).shape == (8, 5)
 
 
+def test_the_largest_group_is_ranked_on_all_of_its_tasks() -> None:
+    """Twelve backbones share 3 tasks. Seven further tasks have a to d and another one, and four have a to d only."""
+    scores = pd.DataFrame(np.random.default_rng(0).random((14, 12)), columns=list("abcdefghijkl"))
+    scores.iloc[3:, 4:] = np.nan
+    for n in range(7):
+        scores.iloc[3 + n, 4 + n] = 0.5
+    ranked = complete_scores(scores)
+    assert ranked.columns.tolist() == list("abcd") and ranked.index.tolist() == list(range(14))
+
+
 def test_rank_ranges_follow_from_corrected_tests() -> None:
     """If all 8 differences of a pair have the same sign, p = 1/128. This is so for five of the six pairs, and p is less
     than 0.05 after correction for six tests (6/128)."""
