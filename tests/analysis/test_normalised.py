@@ -159,6 +159,23 @@ def test_the_method_that_scores_0_is_found_even_if_it_is_hidden() -> None:
     assert chance.guessing_method == "chance"
 
 
+def test_hidden_scores_of_a_contest_are_those_of_its_question_over_all_episodes() -> None:
+    others: list[Row] = [
+        {"evaluator": "icl"},
+        {"axis": "branch", "axis_value": 10},
+        {"prompt_set": "q"},
+        {"run": "broken"} | FAILED,
+        {"metric": "auc"},
+    ]
+    contest = contest_of(MODEL, hidden=[ZERO, *(ZERO | changes for changes in others)])
+    pd.testing.assert_frame_equal(
+        contest.hidden_rows.reset_index(drop=True),
+        tables.frame("values", [ZERO]),
+        check_index_type=False,
+        check_like=True,
+    )
+
+
 A, B = np.array([0.1, 0.4, 0.3, 0.8]), np.array([0.3, 0.5, 0.9, 0.7])
 
 

@@ -492,13 +492,13 @@ def test_columns_of_leaderboards_have_headings() -> None:
 def test_rows_without_prompts_have_values_and_no_differences() -> None:
     """All rows of `zero`, and the first row of `knn-3`, have no prompt set."""
     values, errors = tables_of()
-    without_prompts = values["run"].isin(["zero", "s4d-s0"]) | (values["run"].eq("knn-3") & values["n_context"].eq(0))
+    without_prompts = values["run"].isin(["zero", "mamba-s0"]) | (values["run"].eq("knn-3") & values["n_context"].eq(0))
     frame = scores(values.assign(prompt_set=values["prompt_set"].mask(without_prompts)), errors)
     assert frame.set_index("contestant")["value"].to_dict() == pytest.approx(
         {name: mean_errors(name).mean() for name in CONTESTANTS}
     )
-    assert frame["contestant"].tolist()[3:] == ["s4d", "knn-3", "zero"]
-    assert frame["behind"].isna().tolist() == [True, False, False, True, True, True]
+    assert frame["contestant"].tolist() == ["ridge", "mamba", "gpt2", "s4d", "knn-3", "zero"]
+    assert frame["behind"].isna().tolist() == [True, True, True, False, False, True]
 
 
 def test_curves_under_a_shift_are_compared_by_the_metric_that_was_measured_under_it(frame: pd.DataFrame) -> None:

@@ -5,7 +5,6 @@ import pytest
 
 from iclbench import tables
 from iclbench.analysis.episode_scores import EpisodeScores
-from iclbench.analysis.normalised import contests
 from iclbench.analysis.slices import Results, Slice, is_branch
 
 SHARED = {"task": "t", "family": "f", "preset": "smoke", "shift": "none", "status": "ok", "prompt_set": "p"}
@@ -26,36 +25,6 @@ def test_baselines_get_the_training_length_of_hidden_models_on_the_same_prompts(
     hidden = [MODEL | curves | {"n_context": n} for n in (0, 8)]
     assert results_of([ZERO | curves | {"n_context": 0}], hidden).trained_lengths.tolist() == [8]
     assert results_of([ZERO | curves | {"n_context": 0}]).trained_lengths.isna().all()
-
-
-def test_the_hidden_rows_of_a_contest_are_successful_scores_on_its_question_and_prompts() -> None:
-    score = {"evaluator": "next", "metric": "score", "score_of": "squared_error", "score_one": "ridge"}
-    hidden = [
-        ZERO | score | changes
-        for changes in (
-            {},
-            {"evaluator": "icl"},
-            {"axis": "branch", "axis_value": 10},
-            {"prompt_set": "q"},
-            {"run": "broken", "status": "failed", "reason": "r"},
-            {"metric": "auc"},
-        )
-    ]
-    (contest,) = contests(results_of([MODEL | score], hidden), "smoke")
-    pd.testing.assert_frame_equal(
-        contest.hidden_rows.reset_index(drop=True),
-        tables.frame("values", hidden[:1]),
-        check_index_type=False,
-        check_like=True,
-    )
-
-
-def test_runs_trained_on_another_task_and_published_rows_are_not_in_a_contest() -> None:
-    score = {"evaluator": "next", "metric": "score", "score_of": "squared_error", "score_one": "ridge"}
-    other = MODEL | score | {"run": "n-s0", "contestant": "n@u", "trained_on": "u"}
-    published = ZERO | score | {"run": "published-zero", "kind": "published"}
-    (contest,) = contests(results_of([MODEL | score, other, published]), "smoke")
-    assert contest.rows["run"].tolist() == ["m-s0"]
 
 
 def test_the_prompt_set_of_targets_is_the_one_without_a_shift() -> None:

@@ -18,7 +18,15 @@ def test_overall_rows_are_those_without_an_axis() -> None:
 
 @pytest.mark.parametrize(
     ("counts", "main"),
-    [([0, 1, 2, 3], [0, 1, 3]), ([0, 4, 8], [0, 8]), ([2, 3], [3]), ([0], [0]), ([], []), ([1], [1]), ([32, 1], [1, 32])],
+    [
+        ([0, 1, 2, 3], [0, 1, 3]),
+        ([0, 4, 8], [0, 8]),
+        ([2, 3], [3]),
+        ([0], [0]),
+        ([], []),
+        ([1], [1]),
+        ([32, 1], [1, 32]),
+    ],
 )
 def test_main_counts_are_zero_one_and_the_largest(counts: list[int], main: list[int]) -> None:
     frame = pd.DataFrame({"n_related": pd.Series([*counts, None], dtype="Int64")})
