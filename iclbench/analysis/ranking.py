@@ -71,7 +71,7 @@ def complete_scores(scores: pd.DataFrame) -> pd.DataFrame:
         return tasks.loc[:, tasks.notna().all()]
 
     main_group = complete(scores.shape[1] / 2)
-    if main_group.shape[1] < 2 or can_differ(*main_group.shape):
+    if can_differ(*main_group.shape):
         return main_group
     groups = map(complete, sorted(backbone_counts.unique()))  # the most tasks first
     large_groups = [group for group in groups if group.shape[1] > 1 and can_differ(*group.shape)]

@@ -101,7 +101,7 @@ def test_scores_on_a_different_scale_are_removed() -> None:
         ["three", "score"],
         ["mine", "accuracy"],
     ]
-    assert "mine" in line and "two" not in line
+    assert "mine" in line and "two" not in line and comparable.index.tolist() == [0, 1, 2, 3]
     assert drop_other_scales(comparable)[1] == ()
     for factor, removed in ((1 + 1e-6, set()), (1.01, {"mine"})):  # another machine rounds differently
         similar = other.assign(score_one="ridge", reason="squared_error: 1 is ridge", normaliser=0.5 * factor)
@@ -302,12 +302,14 @@ def test_the_message_about_an_unused_prompt_set_names_the_step_to_repeat() -> No
         _, (line,) = used(joined(*(part.assign(**columns) for part in (main, other))))
         assert [word for word in ("probe", "train", "evaluate") if word in line.split("(q)")[1].split()] == [command]
         assert ("in training" in line) == (command == "train")
+        assert ("probe of n = 4" in line) == (command == "probe")
 
 
 def test_prompt_sets_of_different_training_lengths_are_used_unless_the_number_of_examples_is_fixed() -> None:
     short = rows([("one", 0, "a"), ("two", 1, "a")]).assign(evaluator="next", n_context=8)
     long = rows([("three", 0, "b")]).assign(evaluator="next", n_context=16, prompt_set="q")
     assert used(joined(short, long)) == (["p", "p", "q"], ())
+    assert used(joined(short.assign(n_context=1), long.assign(n_context=pd.NA))) == (["p", "p", "q"], ())
     equal = long.assign(n_context=8)
     assert used(joined(short, equal))[0] == ["p", "p"]
     extrapolated = [part.assign(shift="points-64", extrapolated_to=64) for part in (short, long)]
@@ -359,6 +361,7 @@ def test_runs_with_different_training_lengths_are_not_variants_of_each_other() -
     long = rows([("y-s0", 0, "bbbb")]).assign(n_context=16, prompt_set="q")
     assert names(joined(short, long)) == ["coqe"] * 3
     assert names(joined(short, long.assign(n_context=8))) == ["x", "x", "y"]
+    assert names(joined(short.assign(n_context=1), long.assign(n_context=pd.NA))) == ["coqe"] * 3
 
 
 def test_each_task_and_preset_has_its_own_variants() -> None:

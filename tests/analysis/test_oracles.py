@@ -236,6 +236,11 @@ def test_oracles_are_sorted_by_name_and_so_are_equally_good_winners(contestants:
     better = {"z": ("baseline", contestants["knn-3"][1] - 0.1), "ridge": contestants["ridge"]}
     (best_first,) = beaten(write_results(tmp_path / "better", {**equal, **better}))
     assert best_first.winners == ("z", "a", "b")
+    # The noisy baseline has a larger mean difference and a smaller lower end.
+    errors, noise = contestants["ridge"][1], 0.5 * (-1) ** np.arange(EPISODES)
+    two = {"exact": ("baseline", errors - 0.5), "noisy": ("baseline", errors - 0.6 + noise)}
+    (noisy_first,) = beaten(write_results(tmp_path / "noisy", {"ridge": contestants["ridge"], **two}))
+    assert noisy_first.winners == ("noisy", "exact") and noisy_first.low < 0.5
     assert not any(defeat.has_backbone for defeat in defeats)
 
 

@@ -485,7 +485,7 @@ def test_columns_of_leaderboards_have_headings() -> None:
     assert [name for name, column in COLUMNS.items() if column.on_terminal] == ["tuned"]
     assert [name for name, column in COLUMNS.items() if column.interval] == ["behind"]
     assert [name for name, column in COLUMNS.items() if column.help] == ["rank", "tuned", "behind", "reason"]
-    assert COLUMNS["rank"].show(1234.0) == COLUMNS["seeds"].show(1234) == "1,234"
+    assert [COLUMNS[name].show(1234) for name in ("n_related", "rank", "seeds")] == ["1,234"] * 3
     assert COLUMNS["behind"].show(0.25) == "+0.250" and COLUMNS["kind"].show("oracle") == "oracle"
 
 
