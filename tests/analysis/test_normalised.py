@@ -159,7 +159,7 @@ def test_the_method_that_scores_0_is_found_even_if_it_is_hidden() -> None:
     assert chance.guessing_method == "chance"
 
 
-def test_hidden_scores_of_a_contest_are_those_of_its_question_over_all_episodes() -> None:
+def test_the_hidden_rows_of_a_contest_are_successful_scores_on_its_question_and_prompts() -> None:
     others: list[Row] = [
         {"evaluator": "icl"},
         {"axis": "branch", "axis_value": 10},

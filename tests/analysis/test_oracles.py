@@ -101,7 +101,7 @@ def test_contestants_that_beat_an_oracle_are_reported_with_the_paired_difference
     assert defeat.has_backbone
     assert all(name in defeat.line for name in ("ridge", "knn-3", f"{gaps.mean():.3f}", "model", "iclbench check"))
     (defeat,) = beaten(write_results(tmp_path / "pair", {name: contestants[name] for name in ("ridge", "knn-3")}))
-    assert "iclbench check" not in defeat.line  # only a model can look ahead by mistake
+    assert "iclbench check" not in defeat.line  # the advice applies only to models
     half = stats.t.ppf(1 - 0.05 / 2, EPISODES - 1) * gaps.std(ddof=1) / np.sqrt(EPISODES)
     assert defeat.low == pytest.approx(gaps.mean() - half)
     equal = {"a": contestants["ridge"], "b": ("baseline", contestants["ridge"][1])}

@@ -490,7 +490,7 @@ def test_columns_of_leaderboards_have_headings() -> None:
 
 
 def test_rows_without_prompts_have_values_and_no_differences() -> None:
-    """All rows of `zero`, and the first row of `knn-3`, have no prompt set."""
+    """All rows of `zero` and `mamba`, and the first row of `knn-3`, have no prompt set."""
     values, errors = tables_of()
     without_prompts = values["run"].isin(["zero", "mamba-s0"]) | (values["run"].eq("knn-3") & values["n_context"].eq(0))
     frame = scores(values.assign(prompt_set=values["prompt_set"].mask(without_prompts)), errors)

@@ -59,7 +59,7 @@ def test_the_tests_need_at_least_two_tables_and_two_contestants() -> None:
 
 
 def test_almost_equal_orders_have_a_positive_p() -> None:
-    """The mean ranks of three tables are 7/6, 11/6 and 3. Friedman's statistic is 3 · 3 (ΣR² - 3 · 4) = 31/6."""
+    """The mean ranks of three tables are 7/6, 11/6 and 3. Friedman's statistic is 3 (ΣR² - 12) = 31/6."""
     values = pd.DataFrame({"a": [3.0, 3.0, 2.0], "b": [2.0, 2.0, 2.0], "c": [1.0, 1.0, 1.0]})
     ranks = mean_ranks(values, "r_squared")
     chi_squared = 3 * (sum((k / 6) ** 2 for k in (7, 11, 18)) - 12)
