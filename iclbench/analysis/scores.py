@@ -211,7 +211,7 @@ def _shared_metric(means: pd.DataFrame, by: str) -> str:
     if means["metric"].eq(by).sum() == len(means[keys].drop_duplicates()):
         return by
     measured_metrics = set(means["metric"])
-    return next((name for name in FALLBACK_METRICS if name in measured_metrics), min(measured_metrics))
+    return next((name for name in FALLBACK_METRICS if name in measured_metrics), min(measured_metrics, default=by))
 
 
 def _best_first(means: pd.DataFrame, wanted_metric: str) -> pd.DataFrame:
