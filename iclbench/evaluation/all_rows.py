@@ -16,7 +16,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.core.episodes import Points
-from iclbench.core.hashing import content_hash
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import Predictor
 from iclbench.core.records import cat
@@ -25,6 +24,7 @@ from iclbench.evaluation.contestants import PredictorContestant, baselines
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.tabular.real_tables import LIMIT
 from iclbench.families.tabular.user_table import UserTable
+from iclbench.store.identity import all_rows_id
 
 SUFFIX = "-all-rows"
 # Only baselines whose cost grows slowly with the number of rows are also fitted on all rows.
@@ -85,7 +85,7 @@ def all_rows_baselines(prompts: PromptSet, names: Sequence[str]) -> list[Predict
             name=contestant.name + SUFFIX,
             run=contestant.run + SUFFIX,
             model_name=f"{contestant.model_name}{SUFFIX}",
-            identity=content_hash({"baseline": contestant.identity, "rows": "all"}),
+            identity=all_rows_id(contestant.identity),
             predictor=AllRows(contestant.predictor, family, prompts.context_points),
         )
         for contestant in baselines(prompts, selected)

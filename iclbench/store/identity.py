@@ -175,6 +175,11 @@ def baseline_settings(card: BaselineCard) -> dict[str, Any]:
     }
 
 
+def all_rows_id(baseline: str) -> str:
+    """Return the identity of a baseline that is fitted on all rows of a table, from the identity of the baseline."""
+    return content_hash({"baseline": baseline, "rows": "all"})
+
+
 def cell_id(cell: GridCell) -> str:
     """Return the identity of a cell of a grid. It covers everything that the rows of the cell depend on or contain.
 
