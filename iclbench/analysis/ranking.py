@@ -62,20 +62,21 @@ def complete_scores(scores: pd.DataFrame) -> pd.DataFrame:
     these tasks.
 
     The tasks are those on which at least half of the backbones have a score. If they are too few for any significant
-    difference, the largest group of backbones with enough common tasks is ranked on its common tasks instead.
+    difference, the largest group of backbones with enough common tasks is ranked instead. A group consists of the
+    backbones that have scores on all tasks of one of them, and it is ranked on these tasks.
     """
-    backbone_counts = scores.notna().sum(axis=1)
+    has_score = scores.notna()
 
-    def complete(min_backbones: float) -> pd.DataFrame:
-        tasks = scores[backbone_counts >= min_backbones]
+    def complete(is_task: pd.Series) -> pd.DataFrame:
+        tasks = scores[is_task]
         return tasks.loc[:, tasks.notna().all()]
 
-    main_group = complete(scores.shape[1] / 2)
+    main_group = complete(has_score.sum(axis=1) >= scores.shape[1] / 2)
     if can_differ(*main_group.shape):
         return main_group
-    groups = map(complete, sorted(backbone_counts.unique()))  # the most tasks first
+    groups = [complete(has_score[name]) for name in scores]
     large_groups = [group for group in groups if group.shape[1] > 1 and can_differ(*group.shape)]
-    return max(large_groups, key=lambda group: group.shape[1], default=main_group)
+    return max(large_groups, key=lambda group: (group.shape[1], group.shape[0]), default=main_group)
 
 
 def unranked_backbones(contests: Sequence[Contest], ranked_backbones: Sequence[str]) -> pd.DataFrame:

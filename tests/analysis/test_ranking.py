@@ -312,6 +312,15 @@ def test_the_largest_group_is_ranked_on_all_of_its_tasks() -> None:
     assert ranked.columns.tolist() == list("abcd") and ranked.index.tolist() == list(range(14))
 
 
+def test_a_task_that_applies_to_some_backbones_does_not_remove_the_others() -> None:
+    """As in the reference: 5 of 12 backbones lack one of 14 tasks, on which 6 further backbones are evaluated; on 9
+    tasks, only the 12 are evaluated. All 12 are ranked on 13 tasks and not 7 on 14."""
+    scores = pd.DataFrame(np.random.default_rng(0).random((14, 28)), columns=[f"b{n}" for n in range(28)])
+    scores.iloc[4:13, 12:] = scores.iloc[13, 7:12] = scores.iloc[13, 18:] = np.nan
+    ranked = complete_scores(scores)
+    assert ranked.columns.tolist() == [f"b{n}" for n in range(12)] and ranked.index.tolist() == list(range(13))
+
+
 def test_rank_ranges_follow_from_corrected_tests() -> None:
     """If all 8 differences of a pair have the same sign, p = 1/128. This is so for five of the six pairs, and p is less
     than 0.05 after correction for six tests (6/128)."""
