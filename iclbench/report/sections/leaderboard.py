@@ -47,8 +47,9 @@ def paper_tables(task: Slice) -> Iterator[Table]:
     max_baselines = PAPER_BASELINES if task.results.hidden_rows.empty else None
     frame = pd.concat([_paper_rows(contest, max_baselines) for contest in contests], ignore_index=True)
     question = [Column("row", "question")] * (len(contests) > 1)
-    unit = "seed" if frame["seeds"].max() == 1 else "seeds"
-    seeds = f", n = {_range_text(frame['seeds'])} {unit} per model" if frame["seeds"].notna().any() else ""
+    counts = frame["seeds"].dropna()
+    unit = "seed" if counts.eq(1).all() else "seeds"
+    seeds = f", n = {_range_text(counts)} {unit} per model" if len(counts) else ""
     references = "; ".join(dict.fromkeys(contest.reference for contest in contests))
     yield Table(
         name=f"{task.id}-paper",
