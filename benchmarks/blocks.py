@@ -1,12 +1,11 @@
 """Effect of the mixer and of the block around it on the score.
 
-    iclbench sweep blocks --results FOLDER      # about three hours of one core; continues after a stop
-    python benchmarks/blocks.py FOLDER          # writes the lines of tasks with results in blocks.md
+    iclbench sweep blocks --results FOLDER      # about two hours of one core; continues after a stop
+    python benchmarks/blocks.py FOLDER          # writes blocks.md
 
-Grid `blocks` gives mixers the same channel MLP, once with a convolution of four taps before the mixer and once without.
-Scores are those of the report: the area under the learning curve up to the training length, where 0 is the zero
-predictor (`markov`: equal probabilities) and 1 is the optimum: ridge (`linear`), the average over all supports
-(`sparse-linear`) or the Bayes-optimal prediction of the next token (`markov`).
+Grid `blocks` gives six mixers the same channel MLP, once with a convolution of four taps before the mixer and once
+without. Scores are those of the report: the area under the learning curve up to the training length, where 0 is the
+zero predictor and 1 is the optimum: ridge (`linear`) or the average over all supports (`sparse-linear`).
 """
 
 from __future__ import annotations
@@ -38,12 +37,9 @@ def main(folder: Path, out: Path) -> None:
         ],
         columns=["task", "mixer", "block", "seed", "run"],
     )
+    rows["score"] = scores(values, rows["run"], folder)
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
     for task, task_rows in rows.groupby("task", sort=False):
-        if not task_rows["run"].isin(values["run"]).any():
-            lines += [line for line in out.read_text().splitlines() if line.startswith(f"| {task} |")]
-            continue
-        task_rows = task_rows.assign(score=scores(values, task_rows["run"], folder))
         lines += _lines(str(task), task_rows.pivot_table("score", "mixer", ["block", "seed"]))
     write_page(out, "Blocks of sequence mixers", __doc__, lines)
 
