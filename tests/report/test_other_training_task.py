@@ -95,3 +95,14 @@ def test_names_of_variants_end_with_the_training_task(with_transferred_runs: Res
     renamed = name_variants(variants)
     names = renamed.loc[renamed["trained_on"].notna(), "contestant"]
     assert names.str.endswith("@linear").all() and names.nunique() == 2
+
+
+def test_the_table_for_a_paper_names_no_seeds_if_all_models_were_trained_on_another_task(
+    with_transferred_runs: Results, tmp_path: Path
+) -> None:
+    rows = with_transferred_runs.rows.drop(columns="backbone")
+    rows = rows[rows["task"].eq("quadratic") & (rows["kind"].ne("backbone") | rows["trained_on"].notna())]
+    tables.write("values", rows, tmp_path / "all.values.parquet", {})
+    task = next(each for each in load_results(tmp_path).slices if each.task == "quadratic")
+    (table,) = leaderboard.paper_tables(task)
+    assert len(table.frame) and table.frame["seeds"].isna().all() and "seed per model" not in table.caption
