@@ -111,7 +111,7 @@ def _preset_blocks(results: Results, preset: str, contests: Sequence[Contest]) -
 
 
 def _not_different_text(cells: pd.DataFrame) -> str:
-    """A sentence with the number of scores that are not significantly different from 0; empty if there are none."""
+    """A sentence with the number of scores that are not significantly different from 0; empty if the number is 0."""
     n = int(cells["reason"].eq(NOT_DIFFERENT).sum())
     return (
         f"{plural(n, 'score')} of models {'is' if n == 1 else 'are'} not significantly different from 0." if n else ""
@@ -201,7 +201,7 @@ def heat_map_cells(
         reasons = all_reasons.get((row, name), {})
         text = "; ".join(reason for status_reasons in reasons.values() for reason in status_reasons)
         missing_status = next((status for status in MISSING_STATUSES if status in reasons), "not run")
-        if not reasons and _reads_no_such_inputs(name, by_title[row].task):
+        if pd.isna(score) and not reasons and _reads_no_such_inputs(name, by_title[row].task):
             missing_status, text = "skipped", "the model needs inputs, and streams of tokens or vectors have none"
         statuses.append(missing_status if pd.isna(score) else "ok")
         texts.append(baseline if pd.notna(baseline) else text or ("not computed yet" if pd.isna(score) else ""))
