@@ -187,8 +187,8 @@ class Reference:
         return [excess for model in models for excess in self.excess(model, task, oracle, shift)]
 
     def last_step_at(self, solution: str, model: str, task: str, preset: str = "grid") -> float:
-        """The last measured training step at which a run is closer to this solution than to all others of the task; 0
-        if there is no such step."""
+        """The last measured training step at which a run is closer to this solution than to all others of the task, or
+        0 without such a step."""
         rows = self.results.rows
         rows = rows[rows["evaluator"].eq("solutions") & rows["axis"].eq("train_step").fillna(False)]
         rows = rows[rows["task"].eq(task) & rows["preset"].eq(preset) & rows["contestant"].eq(model)]

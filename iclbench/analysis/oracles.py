@@ -104,7 +104,7 @@ class _Comparison:
 
     def gaps(self, name: str, oracle: str) -> tuple[np.ndarray | None, str]:
         """The lead of a contestant over an oracle in every episode, and the name of the compared score. The lead is
-        None if there are no scores of single episodes."""
+        None without scores of single episodes."""
         prompt_set = str(self.rows["prompt_set"].iloc[0])
         if self.rows["evaluator"].eq("next").any():
             metric_name = curve_metric(self.rows["metric"].unique())

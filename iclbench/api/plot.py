@@ -51,7 +51,7 @@ def learning_curves(
             was measured).
 
     Raises:
-        UsageError: there is nothing to draw, or the task is ambiguous.
+        UsageError: the rows have nothing to draw, or the task is ambiguous.
 
     >>> from iclbench.api.score import evaluate
     >>> from iclbench.api.tasks import task
@@ -153,7 +153,7 @@ def leaderboard(
             first of log-likelihood, squared error and accuracy that was measured).
 
     Raises:
-        UsageError: there is nothing to draw, or the task is ambiguous.
+        UsageError: the rows have nothing to draw, or the task is ambiguous.
 
     >>> from iclbench.api.score import evaluate
     >>> from iclbench.api.tasks import task
@@ -190,7 +190,7 @@ def _selected_value(rows: pd.DataFrame, column: str, value: str | None, preferre
     """Return the given value in the spelling of the rows; by default, the first preferred value that occurs.
 
     Raises:
-        UsageError: there are no rows, or no row has the value.
+        UsageError: the frame is empty, or no row has the value.
     """
     names = {canonical(name): name for name in map(str, rows[column].unique())}
     if not names:
@@ -258,7 +258,7 @@ def _rows_of_metric(values: pd.DataFrame, metric: str | None) -> pd.DataFrame:
 
 
 def _slice(rows: pd.DataFrame, task: str | None, preset: str | None) -> Slice:
-    """Return the rows of one task and preset; raise `UsageError` if there are none or several to choose from."""
+    """Return the rows of one task and preset; raise `UsageError` unless exactly one matches."""
     task = None if task is None else canonical(arguments.text("task", task))
     preset = None if preset is None else canonical(arguments.text("preset", preset))
     slices = _results_of(rows, task).slices

@@ -108,7 +108,8 @@ def write_report(
         The path of the HTML page.
 
     Raises:
-        UsageError: there are no results, or the folder contains a page, tables or figures that are not from a report.
+        UsageError: the results folder has no results, or the folder of the report contains a page, tables or figures
+            that are not from a report.
         UnknownNameError: a task or a contestant has no results.
 
     >>> from tempfile import TemporaryDirectory

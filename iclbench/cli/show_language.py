@@ -19,7 +19,7 @@ def language_card_names() -> list[str]:
 
 
 def values_of(name: str) -> dict[str, Any] | None:
-    """Return all values of the language-model grid, task or suite with this name or path; None if there are none.
+    """Return all values of the language-model grid, task or suite with this name or path, or None without a match.
 
     All tasks of a grid or a suite are resolved, so that errors in any of them are reported.
     """

@@ -72,7 +72,7 @@ class Points(TensorRecord):
 
 
 def first_related(related: Points | None, count: int) -> Points | None:
-    """Return the first `count` related datasets, `(batch, sets, points, dim)`; None if there are none."""
+    """Return the first `count` related datasets, `(batch, sets, points, dim)`, or None without related datasets."""
     return None if related is None or count == 0 else related.map(lambda t: t[:, :count])
 
 

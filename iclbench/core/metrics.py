@@ -22,7 +22,7 @@ class Metric:
         lower_is_better: whether smaller values are better.
         logarithmic: whether axes for the metric are logarithmic.
         normalised: whether values are divided by the task's normaliser.
-        area: name of the metric that is the area under this metric's learning curve; empty if there is none.
+        area: name of the metric that is the area under this metric's learning curve; empty for other metrics.
         yes_or_no: whether the value of an episode is 1 (correct) or 0, so that the mean is a share of episodes.
         is_share: whether the mean is between 0 and 1.
         show: function that formats a value.

@@ -82,7 +82,7 @@ def _next_event(
 ) -> tuple[Float[Tensor, " P"], Int[Tensor, " P"], Float[Tensor, " P"]]:
     """Return the next smaller alpha at which an optimality condition becomes active, its coordinate and its sign.
 
-    The alpha is 0 if there are no more events. The direction of change excludes the last event: a coefficient that has
+    The alpha is 0 after the last event. The direction of change excludes the last event: a coefficient that has
     just joined moves from 0 in the direction of its sign, and the correlation of a coefficient that has just dropped
     moves from its bound towards 0. Tied events follow each other at the same alpha.
     """

@@ -38,7 +38,7 @@ class Curve:
         sequence_scores: scores of complete sequences by metric, `(episodes,)`; for metrics per event, sums over the
             events. Empty if some context sizes were skipped.
         open_nll: for event sequences in observation windows, minus the log-survival of the open interval at the
-            position of this interval, `(episodes, prefixes)`, NaN elsewhere; None if there are no open intervals.
+            position of this interval, `(episodes, prefixes)`, NaN elsewhere; None without open intervals.
     """
 
     prefixes: tuple[int, ...]
@@ -65,7 +65,7 @@ class Curve:
     def area(self, metric: str) -> np.ndarray:
         """Return the mean height of each episode's curve, `(episodes,)`: its area per unit of context (trapezoid rule).
 
-        The area covers the context sizes at which all episodes have a score. It is NaN if there are no such sizes, or
+        The area covers the context sizes at which all episodes have a score. It is NaN without such sizes, or
         if a score is not finite. Sequences of different lengths have few sizes in common, so their mean height is
         computed from `totals` instead, where all events have equal weight.
         """

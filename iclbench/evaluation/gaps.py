@@ -65,7 +65,7 @@ _SHARED_COLUMNS = [
 
 
 def write_gaps(prompt_rows: PromptSetRows) -> None:
-    """Write the gaps of all contestants on a prompt set, or remove the file of gaps if there are no gaps."""
+    """Write the gaps of all contestants on a prompt set, or remove the file of gaps if no contestant has a gap."""
     results, prompts = prompt_rows.results, prompt_rows.prompts
     path = results / "tables" / prompts.id / "summary" / "gaps.values.parquet"
     rows_of = next_gap_rows if prompts.task.question == "next" else gap_rows

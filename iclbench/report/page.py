@@ -85,7 +85,7 @@ def render_page(
         sections: the sections in order.
         title: title of the page.
         subtitle: the line below the title.
-        vega: the script that draws figures; empty if there are no figures.
+        vega: the script that draws figures; empty for a page without figures.
         script_error: why the script is missing.
     """
     return (

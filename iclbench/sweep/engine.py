@@ -61,7 +61,7 @@ class Bundling:
     UNKNOWN_SECONDS: ClassVar = 60.0
 
     def expected_seconds(self, cell: GridCell) -> float:
-        """Return the expected seconds of a cell; `UNKNOWN_SECONDS` if there is no estimate."""
+        """Return the expected seconds of a cell; `UNKNOWN_SECONDS` without an estimate."""
         seconds = self.estimate(cell)
         return self.UNKNOWN_SECONDS if seconds is None else seconds
 

@@ -137,7 +137,7 @@ def test_predictions_do_not_depend_on_the_predicted_event_or_later_ones() -> Non
 
 @torch.no_grad()
 def test_the_first_event_is_predicted_from_the_learned_latents() -> None:
-    """The reference omits the first attention layer of each block, because there are no events to attend to."""
+    """The reference omits the first attention layer of each block, because it has no events to attend to."""
     backbone = model(CMHP, **SMALL)
     backbone.embed.marks.weight.fill_(torch.nan)
     latents = backbone.latents.unsqueeze(0)

@@ -171,7 +171,7 @@ def test_models_with_settings_that_are_not_compiled_are_fitted_by_the_library() 
 
 def test_functions_without_a_source_file_are_compiled_without_a_cache() -> None:
     namespace: dict[str, object] = {}
-    exec("def double(x):\n    return 2 * x", namespace)  # without a source file, there is no cache folder
+    exec("def double(x):\n    return 2 * x", namespace)  # a function without a source file has no cache folder
     assert compiled(namespace["double"])(21) == 42  # type: ignore[arg-type]
 
 

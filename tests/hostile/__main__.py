@@ -38,7 +38,7 @@ TRIALS = 500
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of one trial. The trial has succeeded if there are no complaints."""
+    """The outcome of one trial. The trial has succeeded if it has no complaints."""
 
     category: str
     index: int

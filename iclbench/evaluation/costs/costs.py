@@ -12,7 +12,7 @@ The phases in the table `costs` are:
 The last three phases are measured on a batch of episodes and divided by its size, which is in the column `n_episodes`.
 Compare only values with the same batch size. Seconds and bytes are medians over repetitions after a warm-up. Bytes are
 the peak increase of memory, without inputs, state and weights. If the work requires less than a few pages of memory,
-there are no rows with bytes.
+bytes are omitted.
 
 FLOPs are counted, not measured (`iclbench.evaluation.costs.flops`). They are always counted on the CPU, so they are the
 same on all machines. FLOPs of a training step include the loss and the gradients, but not the optimiser (about ten per

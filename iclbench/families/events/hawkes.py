@@ -43,7 +43,7 @@ def sample(
         base: rates without excitation.
         branching: expected numbers of children by mark of the child (row) and of the parent (column).
         decay: decay of the kernels.
-        excitation: X at time 0; 0 if there are no earlier events.
+        excitation: X at time 0; 0 without earlier events.
         exponentials: positive numbers from the exponential distribution of mean 1, for the gaps.
         uniforms: uniform numbers in [0, 1), for the marks.
     """

@@ -30,7 +30,7 @@ class LanguageModel:
         model_type: the architecture (`model_type` of its configuration).
         device: the device of its weights.
         dtype: the type of its weights and activations.
-        longest: context length in tokens; None if there is no limit.
+        longest: context length in tokens; None if it is unlimited.
         memory_obstacle: why its keys and values cannot be used as a memory, as a clause; empty if they can be used.
         end_tokens: its end-of-text tokens.
         uses_positions: whether tokens can be read at other positions than their own (argument `first` of `read`).

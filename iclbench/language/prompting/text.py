@@ -14,7 +14,7 @@ class Prompt:
     """A prompt in three consecutive parts.
 
     Attributes:
-        demonstrations: the demonstrations up to the end of the last answer; empty if there are none.
+        demonstrations: the demonstrations up to the end of the last answer; empty for a prompt without demonstrations.
         query: the separator, followed by the query up to its answer.
         answers: the text of each candidate, including the white space before it. The query therefore does not end with
             a space.

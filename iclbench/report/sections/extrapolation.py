@@ -85,7 +85,7 @@ def _by_trained_length(task: Slice) -> list[Figure]:
 
 
 def _shorter_lines(task: Slice, rows: pd.DataFrame) -> str:
-    """A sentence that names the models that support fewer examples than the figure shows; empty if there are none."""
+    """A sentence that names the models that support fewer examples than the figure shows; empty without such models."""
     names = size_limited_contestants(task, rows)
     return f" Lines end early for models that support fewer examples ({', '.join(names)})." if names else ""
 

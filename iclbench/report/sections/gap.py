@@ -106,7 +106,7 @@ def _table(task: Slice, shift: str, rows: pd.DataFrame, joint: bool = False) -> 
 
 
 def _teacher_forced(task: Slice) -> str:
-    """A sentence that names the models whose joint likelihood is given the true targets; empty if there are none."""
+    """A sentence that names the models whose joint likelihood is given the true targets; empty without such models."""
     teacher_forced_contestants = task.targets.loc[
         task.targets["metric"] == "log_likelihood_teacher_forced", "contestant"
     ]

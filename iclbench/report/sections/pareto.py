@@ -148,7 +148,7 @@ def _costs_differ(rows: pd.DataFrame) -> bool:
 
 
 def _incomplete_costs(contests: Sequence[Contest], by_panel: dict[Cost, pd.DataFrame]) -> str:
-    """A sentence on the costs that some rows lack; empty if there are none."""
+    """A sentence on the costs that some rows lack; empty if no row lacks any."""
     n_rows = sum(bool(contest.scores["kind"].eq("backbone").any()) for contest in contests)
     counts = {cost.title: rows["panel"].nunique() for cost, rows in by_panel.items()}
     texts = [f"{title} on {n} of {n_rows} rows" for title, n in counts.items() if n < n_rows]

@@ -50,7 +50,7 @@ def naive_table(network: Networks, table: int, causes: np.ndarray) -> tuple[dict
 
 
 def test_batched_propagation_equals_a_loop_over_tables() -> None:
-    """There is no noise, so columns and targets differ only by rounding errors."""
+    """Columns have no noise, so columns and targets differ only by rounding errors."""
     groups, columns = draw()
     assert len(groups) == 3
     for index, network in groups:
