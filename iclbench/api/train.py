@@ -24,7 +24,7 @@ from iclbench.core.devices import resolve_device
 from iclbench.core.errors import UsageError
 from iclbench.core.guard import guarded
 from iclbench.core.progress import Update
-from iclbench.evaluation.reported_training import train_with_reports
+from iclbench.evaluation.run_training import train_with_monitor
 from iclbench.store.runs import Run, create, with_rates_of_started_run
 from iclbench.training.fit import Callback, Training
 from iclbench.training.fit import fit as fit_in_memory
@@ -211,11 +211,11 @@ def train_run(
     """
     if not processes.is_first:
         run = Run(context.results / "runs" / processes.broadcast())
-        train_with_reports(run, context, lambda step, text: None, processes=processes)
+        train_with_monitor(run, context, processes=processes)
         return run
     run = create(context.results, config, name, context.data_dir)
     processes.broadcast(run.name)
     if not run.finished or not processes.is_single:
         with make_bar(run.name, run.config.train.steps) as update:
-            train_with_reports(run, context, update, trackers, processes)
+            train_with_monitor(run, context, update, trackers, processes=processes)
     return run

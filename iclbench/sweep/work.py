@@ -124,8 +124,7 @@ def _collect_warnings() -> Iterator[list[str]]:
 
 
 def _train(cell: GridCell, context: Context) -> list[Path]:
-    from iclbench.evaluation.monitor import Monitor
-    from iclbench.training.run import train
+    from iclbench.evaluation.run_training import train_with_monitor
 
     run = _run(cell, context)
     with run.lock(wait=True):
@@ -137,7 +136,7 @@ def _train(cell: GridCell, context: Context) -> list[Path]:
                     path.read_bytes()
             run.weights.unlink(missing_ok=True)
     # If another sweep is training the run, wait until it has finished.
-    train(run, context, monitor=Monitor, wait=True)
+    train_with_monitor(run, context, wait=True)
     return run.training_files
 
 

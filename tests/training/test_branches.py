@@ -21,7 +21,7 @@ from iclbench.core.settings import validate
 from iclbench.evaluation.contestants import contestant_of_loaded_run
 from iclbench.evaluation.evaluate import evaluate_run
 from iclbench.evaluation.monitor import Monitor
-from iclbench.evaluation.reported_training import train_with_reports
+from iclbench.evaluation.run_training import train_with_monitor
 from iclbench.store.identity import variant_id
 from iclbench.store.runs import Run, create
 from iclbench.store.state import is_intact
@@ -143,7 +143,7 @@ def test_a_branch_sees_the_same_episodes_and_progress_as_its_run(
 def test_branches_are_reported_separately_from_the_run(card_path: Path, tmp_path: Path) -> None:
     reports: list[tuple[int, str]] = []
     run = new_run(card_path, tmp_path, *BRANCHED, "train.log_every=1")
-    train_with_reports(run, Context(), lambda step, text: reports.append((step, text)))
+    train_with_monitor(run, Context(), lambda step, text: reports.append((step, text)))
     branch_reports = [(step, text) for step, text in reports if text.startswith("branch of")]
     steps = run.config.train.branch_steps
     assert len(branch_reports) == sum(end - decay_start(end) for end in steps)

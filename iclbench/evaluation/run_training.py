@@ -1,4 +1,4 @@
-"""Training of a run with reports of loss and accuracies to a progress bar and to trackers."""
+"""Training of a run with its monitor, and with reports of loss and accuracies to a progress bar and to trackers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from iclbench.training.run import train
 from iclbench.training.trackers import open_trackers
 
 
-def train_with_reports(
+def train_with_monitor(
     run: Run,
     context: Context,
-    update: Callable[[int, str], None],
+    update: Callable[[int, str], None] = lambda step, text: None,
     log: Sequence[str] = (),
+    wait: bool = False,
     processes: Processes = SINGLE_PROCESS,
 ) -> None:
-    """Train a run with `iclbench.training.run.train`, and report its progress.
+    """Train a run with `iclbench.training.run.train`, evaluate it during training, and report its progress.
 
     Args:
         run: the run.
@@ -29,11 +30,9 @@ def train_with_reports(
         update: called with the number of finished steps and with a text that contains the loss and the accuracies of
             the last evaluation.
         log: names of the trackers that log the loss and the accuracies.
+        wait: whether to wait if another process is training this run, and to continue after it has ended.
         processes: the group of processes that train the run.
     """
-    if not processes.is_first:
-        train(run, context, monitor=Monitor, processes=processes)
-        return
     accuracies: dict[str, float] = {}
     with open_trackers(run, log) as trackers:
 
@@ -48,11 +47,4 @@ def train_with_reports(
         def report_branch(end: int, step: int, loss: float) -> None:
             update(decay_start(end), f"branch of {end:,} steps: {step:,} done, loss {loss:.4f}")
 
-        train(
-            run,
-            context,
-            report,
-            partial(Monitor, watch=accuracies.update),
-            report_branch=report_branch,
-            processes=processes,
-        )
+        train(run, context, report, partial(Monitor, watch=accuracies.update), wait, report_branch, processes)
