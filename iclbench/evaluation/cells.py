@@ -1,8 +1,9 @@
 """Evaluation cells: the scores of one contestant on one prompt set, computed once and cached.
 
 The files of a cell are `RESULTS/tables/PROMPT_SET/RUN.{examples,errors,costs,values}.parquet`. Each file is written
-atomically, `values` last. A cell is done if all its files contain the hash of everything that the cell depends on, and
-if `values` contains all metrics that the current code computes.
+atomically, `values` last. A cell is done if all its files are intact and contain the hash of everything that the cell
+depends on, and if the metrics that `values` records include all metrics that the current code computes
+(`iclbench.store.state`).
 
 A failed cell has a row with the reason, and is recomputed on the next call. If a cell fails only at some context sizes,
 it has such a row for each of these sizes and for each mean that includes them, in addition to its other values. Context
@@ -38,6 +39,7 @@ from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.store import identity
 from iclbench.store.runs import write_errors
+from iclbench.store.state import has_all_metrics, is_intact
 
 Rows = list[dict[str, object]]
 Tables = dict[tables.TableName, Rows | pd.DataFrame]
@@ -113,40 +115,14 @@ def cell_hash(contestant: Contestant, prompts: AnyPromptSet) -> str:
 
 def is_done(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> bool:
     """Return whether all tables of a cell exist, are intact, contain the cell's hash, and contain all metrics."""
-    path = cell_path(results, contestant, prompts)
-    expected, metadata = cell_hash(contestant, prompts), tables.metadata(path)
-    other_paths = [cell_path(results, contestant, prompts, name) for name in metadata.get("beside", "").split()]
-    hashes = [metadata.get("cell"), *(tables.metadata(other_path).get("cell") for other_path in other_paths)]
-    if any(cell != expected for cell in hashes):
+    values = cell_path(results, contestant, prompts)
+    metadata = tables.metadata(values)
+    paths = [values, *(cell_path(results, contestant, prompts, name) for name in metadata.get("beside", "").split())]
+    expected = {"cell": cell_hash(contestant, prompts), "schema": str(tables.SCHEMA_VERSION)}
+    if not all(expected.items() <= tables.metadata(path).items() and is_intact(path) for path in paths):
         return False
-    if not all(map(tables.is_intact, other_paths)):
-        return False
-    try:
-        values = tables.read("values", path)
-    except tables.TableError:
-        return False
-    return not uncomputed_metrics(values, prompts, metadata.get("metrics", ""))
-
-
-def uncomputed_metrics(values: Rows | pd.DataFrame, prompts: AnyPromptSet, known_metrics: str = "") -> set[str]:
-    """Return the metrics that the current code computes but the rows of an evaluation lack.
-
-    Args:
-        values: rows of the evaluation.
-        prompts: the prompt set.
-        known_metrics: further metrics, separated by spaces, that do not count as missing because the code that computed
-            the rows already had them.
-    """
-    if not isinstance(prompts, PromptSet):  # the hash of other prompt sets includes a version of the code
-        return set()
-    return missing_metrics(_metrics_with_values(values), prompts.task.question) - set(known_metrics.split())
-
-
-def _metrics_with_values(values: Rows | pd.DataFrame) -> set[str]:
-    """Return the metrics with at least one valid value."""
-    if isinstance(values, pd.DataFrame):
-        return set(values.loc[values["status"].eq("ok"), "metric"])
-    return {str(row["metric"]) for row in values if row["status"] == "ok"}
+    # The hash of other prompt sets includes a version of the code that computes metrics.
+    return not isinstance(prompts, PromptSet) or has_all_metrics(metadata.get("metrics"), prompts.task.question)
 
 
 def pack_name_of(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> str:
@@ -219,8 +195,9 @@ def _write_tables(
     """
     values_metadata = {"beside": " ".join(sorted(cell_tables.keys() - {"values"}))}
     if isinstance(prompts, PromptSet):
-        names = _metrics_with_values(cell_tables["values"]) | uncomputed_metrics(cell_tables["values"], prompts)
-        values_metadata["metrics"] = " ".join(sorted(names))
+        rows = tables.frame("values", cell_tables["values"])
+        names = set(rows.loc[rows["status"].eq("ok"), "metric"])
+        values_metadata["metrics"] = " ".join(sorted(names | missing_metrics(names, prompts.task.question)))
     with write_errors(results):
         _remove_sweep_rows(results, contestant, prompts, metadata.get("cell"))
         for name in {*tables.SCHEMAS} - {*cell_tables}:

@@ -1,9 +1,9 @@
 """The cells of a results folder, which are recorded as rows of the table `cells`.
 
 When a cell of a grid has been computed, its row is written to `RESULTS/cells/TASK-PRESET/RUN.KIND-HASH.cells.parquet`.
-A cell is done if all files that its row names are intact. An evaluation must also have all metrics that the current
-code computes. If a file is deleted, the state of its cells becomes `todo`. In packed results, one file has the rows of
-many cells.
+A cell is done if all files that its row names are intact, and if the metrics in the row of an evaluation include all
+metrics that the current code computes (`iclbench.store.state`). If a file is deleted, the state of its cells becomes
+`todo`. In packed results, one file has the rows of many cells.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from iclbench.core import kernels, machine
 from iclbench.core.context import Context
 from iclbench.store.outcome import Outcome
 from iclbench.store.runs import write_errors
-from iclbench.store.state import State, is_intact
+from iclbench.store.state import State, has_all_metrics, is_intact
 
 if TYPE_CHECKING:
     from iclbench.sweep.cells import GridCell
@@ -41,8 +41,6 @@ class CellStore:
         self.results = results
         self._readable: dict[str, bool] = {}
         self._tables: dict[Path, pd.DataFrame] = {}
-        self._metrics: dict[str, pd.DataFrame] = {}
-        self._missing_metrics: dict[str, set[str]] = {}
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -80,41 +78,10 @@ class CellStore:
         if cell.reason:
             return "skipped"
         state = self._states.get(cell.hash, "todo")
-        return "todo" if state == "done" and self.missing_metrics(cell) else state
-
-    def missing_metrics(self, cell: GridCell) -> set[str]:
-        """Return the metrics that the current code computes but a finished evaluation lacks."""
-        from iclbench.core.expected_metrics import missing_metrics  # needs torch
-
-        if cell.hash not in self._missing_metrics:
-            self._missing_metrics[cell.hash] = (
-                missing_metrics(self.metrics(cell), cell.task_config.question) if computes_scores(cell) else set()
-            )
-        return self._missing_metrics[cell.hash]
-
-    def metrics(self, cell: GridCell) -> set[str]:
-        """Return the metrics that a finished evaluation computed. They are read from its row or, if the row does not
-        list them, from the values in its files."""
-        recorded_metrics = self.rows["metrics"].get(cell.hash)
-        if not pd.isna(recorded_metrics):
-            return set(str(recorded_metrics).split())
-        questions, metric_names = [cell.task_config.question, *cell.options.get("evaluators", ())], set[str]()
-        for file in self._files[cell.hash]:
-            if file.endswith("values.parquet"):
-                rows = self._measured_metrics(file)
-                metric_names |= set(rows.loc[rows["run"].eq(cell.run) & rows["evaluator"].isin(questions), "metric"])
-        return metric_names
-
-    def _measured_metrics(self, file: str) -> pd.DataFrame:
-        """Return the combinations of run, evaluator and metric that have values in a file."""
-        if file not in self._metrics:
-            columns = ["run", "evaluator", "metric", "status"]
-            try:
-                rows = tables.read_columns("values", self.results / file, columns)
-            except tables.TableError:  # reported by the code that reads the values
-                rows = tables.frame("values", [])[columns]
-            self._metrics[file] = rows[rows["status"].eq("ok")].drop_duplicates()
-        return self._metrics[file]
+        is_evaluation = state == "done" and computes_scores(cell)
+        if is_evaluation and not has_all_metrics(self.rows.loc[cell.hash, "metrics"], cell.task_config.question):
+            return "todo"
+        return state
 
     def has_row(self, cell: GridCell) -> bool:
         """Whether the cell has a row and all files that it names."""

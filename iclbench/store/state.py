@@ -1,4 +1,5 @@
-"""The states of a cell, and a function that checks its files."""
+"""The states of a cell, and the two checks of finished results: all files are intact, and an evaluation has all metrics
+that the current code computes."""
 
 from __future__ import annotations
 
@@ -22,6 +23,18 @@ def _has_tensors_and_digest(path: Path) -> bool:
     from iclbench.core.files import DIGEST, digest_path, holds_tensors, tensors_metadata
 
     return holds_tensors(path) and (DIGEST not in tensors_metadata(path) or digest_path(path).is_file())
+
+
+def has_all_metrics(recorded: object, question: str) -> bool:
+    """Whether a finished evaluation has all metrics that the current code computes.
+
+    Args:
+        recorded: the metrics that its code could compute, separated by spaces, or a missing value if there are none.
+        question: question of the task.
+    """
+    from iclbench.core.expected_metrics import missing_metrics  # imports torch
+
+    return not (isinstance(recorded, str) and missing_metrics(recorded.split(), question))
 
 
 def state_label(state: State) -> str:

@@ -30,7 +30,7 @@ from iclbench.core.files import digest_path
 from iclbench.core.formats import canonical, plural
 from iclbench.core.metrics import curve_metric, metric
 from iclbench.store import archives, identity
-from iclbench.store.cells import CellStore, cell_row, computes_scores
+from iclbench.store.cells import CellStore, cell_row
 from iclbench.store.outcome import Outcome
 from iclbench.store.runs import Run, check_name, write_errors
 from iclbench.sweep.cells import SUMMARY, GridCell
@@ -302,8 +302,6 @@ def _cell_row(cell: GridCell, store: CellStore, files: list[str]) -> dict[str, o
     fields["cell"] = cell.hash
     if state in ("done", "diverged", "failed"):
         fields["files"] = json.dumps(sorted(files))
-    if state == "done" and computes_scores(cell):
-        fields["metrics"] = " ".join(sorted(store.metrics(cell))) or None
     return fields
 
 

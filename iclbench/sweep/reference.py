@@ -25,6 +25,7 @@ from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.evaluate import PackedCell
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.store.archives import results_folders
+from iclbench.store.state import has_all_metrics
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.plan import is_compared_by_episode
 
@@ -96,9 +97,7 @@ def _shipped_cell(group: _Group, contestant: PredictorContestant, prompts: Promp
     is_evaluation = values["run"].eq(contestant.run) & values["evaluator"].isin(evaluators)
     values = values[is_evaluation & ~values["metric"].isin(tables.COMPARISON_METRICS)]
     row = _cell_row(packed_tables["cells"], values, contestant, prompts)
-    if row is None or cells.uncomputed_metrics(
-        values[values["prompt_set"].eq(prompts.id)], prompts, _recorded_metrics(row)
-    ):
+    if row is None or not has_all_metrics(row["metrics"], prompts.task.question):
         return None
     libraries = json.loads(str(row["libraries"]))
     if not _same_libraries(contestant, libraries):
@@ -130,10 +129,6 @@ def _cell_row(
     cell = GridCell("evaluate", name, name, prompts.task, prompts.preset, options=options, baseline=name)
     rows = cell_rows[cell_rows["cell"].eq(cell.hash) & cell_rows["status"].eq("done")]
     return rows.iloc[0] if len(rows) else None
-
-
-def _recorded_metrics(row: pd.Series) -> str:
-    return "" if pd.isna(row["metrics"]) else str(row["metrics"])
 
 
 def _same_libraries(contestant: PredictorContestant, recorded: Mapping[str, str]) -> bool:

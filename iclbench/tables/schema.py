@@ -245,8 +245,7 @@ CELLS: dict[str, tuple[str, bool, str]] = {
     "metrics": (
         "string",
         True,
-        "for an evaluation: its metrics and those that its code could compute, separated by spaces; missing in rows "
-        "from before this column was added, whose metrics are in values",
+        "for an evaluation: its metrics and those that its code could compute, separated by spaces",
     ),
     "seconds": ("Float64", True, "duration; of a training run, the sum over all its processes"),
     "device": ("string", True, "cpu or the name of the accelerator"),

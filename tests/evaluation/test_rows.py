@@ -197,6 +197,18 @@ def test_a_cell_is_done_only_for_its_contestant_and_prompt_set(task: TaskConfig,
     )
 
 
+def test_a_cell_in_another_table_schema_is_not_done(
+    task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contestant, prompts = make_contestant(), PromptSet(task, "smoke")
+    with monkeypatch.context() as earlier:
+        earlier.setattr("iclbench.tables.parquet.SCHEMA_VERSION", tables.SCHEMA_VERSION - 1)
+        evaluate_cell(tmp_path, contestant, prompts)
+    assert not cells.is_done(tmp_path, contestant, prompts)
+    evaluate_cell(tmp_path, contestant, prompts)
+    assert cells.is_done(tmp_path, contestant, prompts)
+
+
 def test_a_cell_is_done_if_its_values_are_intact_and_its_other_files_exist(task: TaskConfig, tmp_path: Path) -> None:
     contestant, prompts = make_contestant(), PromptSet(task, "smoke")
     evaluate_cell(tmp_path, contestant, prompts)

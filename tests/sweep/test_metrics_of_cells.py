@@ -81,12 +81,32 @@ def test_a_new_metric_requires_new_evaluations_but_no_training(
             assert NEW_METRIC in set(value_rows(CellStore(results), cell)["metric"])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("has_column", [True, False])
-def test_a_new_metric_requires_new_evaluations_of_packed_runs(
-    has_column: bool, finished_sweep: tuple[Path, list[GridCell]], add_metric: Callable[[], None], tmp_path: Path
+def test_sweeps_and_single_evaluations_agree_on_which_cells_are_done(
+    finished_sweep: tuple[Path, list[GridCell]], add_metric: Callable[[], None]
 ) -> None:
-    """The metrics of a packed cell are read from the column `metrics` or, if it is missing, from the values."""
+    results, cells = finished_sweep
+    (cell,) = (cell for cell in cells if cell.contestant == "zero")
+    prompts = PromptSet(cell.task_config, "smoke")
+    (zero,) = contestants.baselines(prompts, ["zero"])
+
+    def answers() -> list[bool]:
+        return [CellStore(results).state(cell) == "done", evaluation_cells.is_done(results, zero, prompts)]
+
+    assert answers() == [True, True]
+    errors = evaluation_cells.cell_path(results, zero, prompts, "errors")
+    content = errors.read_bytes()
+    errors.write_bytes(content[:-1])
+    assert answers() == [False, False]
+    errors.write_bytes(content)
+    assert answers() == [True, True]
+    add_metric()
+    assert answers() == [False, False]
+
+
+@pytest.mark.slow
+def test_a_new_metric_requires_new_evaluations_of_packed_runs(
+    finished_sweep: tuple[Path, list[GridCell]], add_metric: Callable[[], None], tmp_path: Path
+) -> None:
     results, cells = finished_sweep
     clean = tmp_path / "clean"
     clean.mkdir()
@@ -97,8 +117,6 @@ def test_a_new_metric_requires_new_evaluations_of_packed_runs(
     is_evaluation = rows["kind"].eq("evaluate") & rows["run"].ne(SUMMARY)
     assert rows.loc[is_evaluation, "metrics"].tolist() == [" ".join(sorted({"auc", *Point.metrics}))] * 2
     assert rows.loc[~is_evaluation, "metrics"].isna().all()
-    if not has_column:
-        tables.write("cells", rows.drop(columns="metrics"), path, tables.metadata(path) | {"older": "yes"})
     assert make_plan(cells, CellStore(clean)).todo == ()
     (task,) = {cell.task: cell.task_config for cell in cells}.values()
     prompts = PromptSet(task, "smoke")
