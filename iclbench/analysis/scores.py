@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -79,6 +79,10 @@ COLUMNS = {
     "reason": Column("string", "failed", help="no value if any seed failed"),
 }
 _TYPES = {name: column.dtype for name, column in COLUMNS.items()}
+# The columns that identify a row of a leaderboard.
+_KEYS = ["contestant", "n_related"]
+# The columns of `metric_columns` are named after the metric and have these suffixes.
+_SUFFIXES = {"value": "", "low": "_low", "high": "_high", "n_episodes": "_episodes"}
 
 
 def scores(values: pd.DataFrame, errors: pd.DataFrame | None = None, by: str = "score") -> pd.DataFrame:
@@ -154,12 +158,43 @@ def leaderboard(
     )
 
 
-def run_leaderboard(values: pd.DataFrame, evaluator: str, by: str = "score") -> pd.DataFrame:
-    """The leaderboard of single runs on one prompt set, without averaging over seeds."""
+def metric_columns(
+    task: Slice,
+    evaluator: str,
+    metrics: Iterable[str],
+    shift: str = "none",
+    fields: Sequence[str] = ("value", "low", "high"),
+) -> pd.DataFrame:
+    """Several metrics of the contestants of a leaderboard.
+
+    Args:
+        task, evaluator, shift: as in `leaderboard`.
+        metrics: the metrics.
+        fields: the columns of `scores` to return for each metric: `value`, `low`, `high` and `n_episodes`.
+
+    Returns:
+        A frame with the columns contestant and n_related, which identify a row of the leaderboard, and for each metric
+        the columns `METRIC`, `METRIC_low`, `METRIC_high` and `METRIC_episodes`.
+    """
+    means = _means(task, evaluator, shift)
+    frame = means[_KEYS].drop_duplicates()
+    for name in metrics:
+        names = {field: name + _SUFFIXES[field] for field in fields}
+        rows = means.loc[means["metric"].eq(name), [*_KEYS, *fields]]
+        frame = frame.merge(rows.rename(columns=names), "left", _KEYS)
+    return frame
+
+
+def run_leaderboard(
+    values: pd.DataFrame, evaluator: str, by: str = "score", metrics: Iterable[str] = ()
+) -> pd.DataFrame:
+    """The leaderboard of single runs on one prompt set, without averaging over seeds, and the `metric_columns` of these
+    runs."""
     rows = values.assign(contestant=values["run"])
     results = Results(rows, EpisodeScores((), set()), tables.frame("costs", []))
-    task, preset, shift = (str(rows[name].iloc[0]) for name in ("task", "preset", "shift"))
-    return leaderboard(Slice(results, task, preset), evaluator, shift, by)
+    task_name, preset, shift = (str(rows[name].iloc[0]) for name in ("task", "preset", "shift"))
+    task = Slice(results, task_name, preset)
+    return leaderboard(task, evaluator, shift, by).merge(metric_columns(task, evaluator, metrics, shift), "left", _KEYS)
 
 
 def displayed_columns(frame: pd.DataFrame) -> pd.DataFrame:
@@ -207,8 +242,7 @@ def _question_rows(task: Slice, evaluator: str, shift: str) -> pd.DataFrame:
 
 def _shared_metric(means: pd.DataFrame, by: str) -> str:
     """The metric `by` if all contestants have it; otherwise the first of `FALLBACK_METRICS` that was measured."""
-    keys = ["contestant", "n_related"]
-    if means["metric"].eq(by).sum() == len(means[keys].drop_duplicates()):
+    if means["metric"].eq(by).sum() == len(means[_KEYS].drop_duplicates()):
         return by
     measured_metrics = set(means["metric"])
     return next((name for name in FALLBACK_METRICS if name in measured_metrics), min(measured_metrics, default=by))
@@ -219,16 +253,15 @@ def _best_first(means: pd.DataFrame, wanted_metric: str) -> pd.DataFrame:
     first of `FALLBACK_METRICS` that the contestant has."""
     order = [wanted_metric, *(name for name in FALLBACK_METRICS if name != wanted_metric)]
     rows = means[means["metric"].isin(order)]
-    keys = ["contestant", "n_related"]
-    wide = rows.pivot_table("value", keys, "metric", dropna=False).reindex(columns=order)
+    wide = rows.pivot_table("value", _KEYS, "metric", dropna=False).reindex(columns=order)
     wide = wide.dropna(how="all").reset_index()
     wide = wide.sort_values(
-        [*order, *keys],
+        [*order, *_KEYS],
         ascending=[*(metric(name).lower_is_better for name in order), True, True],
     )
     priority = rows["metric"].map({name: priority for priority, name in enumerate(order)})
-    best_metric = rows.assign(priority=priority).sort_values("priority").drop_duplicates(keys).drop(columns="priority")
-    return wide[keys].merge(best_metric, "left", keys)
+    best_metric = rows.assign(priority=priority).sort_values("priority").drop_duplicates(_KEYS).drop(columns="priority")
+    return wide[_KEYS].merge(best_metric, "left", _KEYS)
 
 
 def _failed_rows(task: Slice, evaluator: str, shift: str) -> pd.DataFrame:

@@ -89,6 +89,13 @@ def table_values(rows: pd.DataFrame, metric: str, contestant: str = "contestant"
     return means.pivot_table("value", "stratum", contestant).astype(float)
 
 
+def ranks_over_tables(rows: pd.DataFrame, metric: str, contestant: str = "contestant") -> MeanRanks | None:
+    """The mean ranks over tables, with the arguments of `table_values`; None if no contestant has values on all
+    tables."""
+    values = table_values(rows, metric, contestant)
+    return None if values.dropna(axis=1).empty else mean_ranks(values, metric)
+
+
 def table_metric(rows: pd.DataFrame) -> str | None:
     """The metric by which contestants are ranked in a task with real tables; None for other tasks."""
     measured = set(rows.loc[rows["evaluator"].eq("targets"), "metric"])

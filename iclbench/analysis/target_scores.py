@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from iclbench import tables
+
 
 def over_all_episodes(rows: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
     """The rows of means over all episodes, not over a bin or a stratum, for one metric (default: for all metrics)."""
@@ -32,6 +34,16 @@ def repeat_over_counts(rows: pd.DataFrame, counts: list[int]) -> pd.DataFrame:
     note = " (without related datasets)"
     copies = [rows_without_related.assign(n_related=n, level=True, note=note) for n in counts if n > 0]
     return pd.concat([rows.assign(level=False, note=""), *copies], ignore_index=True)
+
+
+def has_joint(rows: pd.DataFrame) -> bool:
+    """Whether the joint likelihood of any contestant differs from its marginal likelihood."""
+    keys = ["run", "n_related"] if "run" in rows else ["contestant", "n_related"]
+    likelihoods = rows[rows["metric"].isin(tables.LIKELIHOODS)]
+    values = likelihoods.pivot_table(values="value", index=keys, columns="metric").astype(float)
+    if len(values.columns) < 2:
+        return False
+    return bool(((values.iloc[:, 0] - values.iloc[:, 1]).abs() > 1e-4).any())
 
 
 def shifts(rows: pd.DataFrame) -> list[str]:

@@ -175,7 +175,8 @@ def leaderboard(
         rows = rows[rows[column].eq(selection[column])]
     ranking = scores.leaderboard(slice_, selection["evaluator"], selection["shift"], selection["metric"], partial=True)
     means = ranking[ranking["metric"].eq(selection["metric"]) & ranking["failed_seeds"].eq(0)]
-    means = means.sort_values("n_related").drop_duplicates("contestant", keep="last")
+    # A contestant is drawn with the largest number of related datasets. The order is that of the leaderboard.
+    means = means.sort_values("n_related").drop_duplicates("contestant", keep="last").sort_index()
     if means.empty:
         raise UsageError(
             f"nothing to rank: all contestants failed on task '{slice_.task}'; see the column 'reason'",

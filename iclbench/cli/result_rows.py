@@ -66,7 +66,13 @@ def short_score(score: Any) -> str:
     return "<.0005" if 0 < score < 5e-4 else fixed(score)
 
 
-def value_with_half_width(row: Any) -> str:
-    """Format a value with the half-width of its interval. Values from a single episode have no interval."""
-    half = (row["high"] - row["low"]) / 2
-    return f"{row['value']:.3f}" + ("" if pd.isna(half) else f" ±{half:.3f}")
+def value_with_half_width(row: Any, metric: str | None = None) -> str:
+    """Format a value with the half-width of its interval. Values from a single episode have no interval.
+
+    Args:
+        row: a row with the columns value, low and high.
+        metric: use the columns of `analysis.scores.metric_columns` for this metric.
+    """
+    value, low, high = ("value", "low", "high") if metric is None else (metric, f"{metric}_low", f"{metric}_high")
+    half = (row[high] - row[low]) / 2
+    return f"{row[value]:.3f}" + ("" if pd.isna(half) else f" ±{half:.3f}")

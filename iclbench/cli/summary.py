@@ -16,6 +16,7 @@ from iclbench.analysis.gains import gains
 from iclbench.analysis.oracles import beaten_oracles
 from iclbench.analysis.scores import run_leaderboard
 from iclbench.analysis.table_ranks import table_metric
+from iclbench.analysis.target_scores import has_joint
 from iclbench.cli.accuracy_table import has_labels, print_accuracies
 from iclbench.cli.result_rows import (
     print_failures,
@@ -166,52 +167,32 @@ def leaderboard(values: pd.DataFrame, size_count: int = 3) -> tuple[list[str], l
     next_rows = values[values["evaluator"].eq("next") & values["axis"].isna()]
     ok_rows = next_rows[next_rows["status"] == "ok"]
     curves = ok_rows[ok_rows["metric"].eq(curve_metric(ok_rows["metric"].unique())) & ok_rows["n_context"].notna()]
-    areas = ok_rows[ok_rows["metric"].eq("auc")].set_index("run")[["value", "low", "high"]]
-    scores = ok_rows[ok_rows["metric"].eq("score")].set_index("run")["value"]
-    accuracies = _accuracies(ok_rows)
-    sizes = _shared_sizes(curves[curves["run"].isin(areas.index)], size_count)
-    ranking = run_leaderboard(values, "next", by="auc")
-    kinds = dict(zip(ranking["contestant"], ranking["kind"], strict=True))
-    is_failed = ranking["value"].isna()
-    ranked_runs = ranking.loc[~is_failed, "contestant"].tolist()
-    intervals = {run: value_with_half_width(row) for run, row in areas.iterrows()}
+    board = run_leaderboard(values, "next", "auc", ["auc", "score", "accuracy"])
+    sizes = _shared_sizes(curves[curves["run"].isin(board.loc[board["auc"].notna(), "contestant"])], size_count)
+    # The table has the accuracies of tokens, but not those of the marks of events.
+    has_accuracies = ok_rows["metric"].eq("cross_entropy").any() and board["accuracy"].notna().any()
+    means = ["score", "accuracy"] if has_accuracies else ["score"]
+    statuses = next_rows[next_rows["status"].ne("ok")].drop_duplicates("run").set_index("run")["status"]
     rows = []
-    for run in ranked_runs:
-        curve = curves[curves["run"] == run].set_index("n_context")
-        cells = [short_score(curve.loc[n, "value"]) if n in curve.index else "" for n in sizes]
+    for row in board.to_dict("records"):
+        run = row["contestant"]
+        status = str(statuses[run]) if pd.isna(row["value"]) else ""
+        at_sizes = curves[curves["run"] == run].set_index("n_context")["value"].reindex(sizes)
         rows.append(
             [
-                styled_name(run, kinds[run]),
-                intervals[run],
-                f"{scores[run]:.3f}" if run in scores else "",
-                *([f"{accuracies[run]:.3f}" if run in accuracies else ""] if len(accuracies) else []),
-                *cells,
+                styled_name(run, row["kind"]),
+                status or value_with_half_width(row),
+                *("" if pd.isna(row[name]) else f"{row[name]:.3f}" for name in means),
+                *(status if pd.isna(value) else short_score(value) for value in at_sizes),
             ]
         )
-    failed_runs = ranking.loc[is_failed, "contestant"].tolist()
-    statuses = next_rows[next_rows["status"].ne("ok")].drop_duplicates("run").set_index("run")["status"]
-    for run in failed_runs:
-        status = str(statuses[run])
-        at_sizes = curves[curves["run"] == run].set_index("n_context")["value"].reindex(sizes)
-        blanks = ["", ""] if len(accuracies) else [""]
-        cells = [status if pd.isna(v) else short_score(v) for v in at_sizes]
-        rows.append([styled_name(run, kinds[run]), status, *blanks, *cells])
-    accuracy = ["accuracy"] if len(accuracies) else []
-    columns = ["contestant", "area", "score", *accuracy, *[f"n={n}" for n in sizes]]
-    return with_terminal_columns(columns, rows, ranking)
-
-
-def _accuracies(rows: pd.DataFrame) -> pd.Series:
-    """Return the accuracy of each run on a stream of tokens; empty for other tasks. The accuracies of event marks are
-    not listed."""
-    are_tokens = bool(rows["metric"].eq("cross_entropy").any())
-    accuracies = rows[rows["metric"].eq("accuracy") & rows["n_context"].isna()].set_index("run")["value"]
-    return accuracies if are_tokens else accuracies.iloc[:0]
+    columns = ["contestant", "area", *means, *[f"n={n}" for n in sizes]]
+    return with_terminal_columns(columns, rows, board)
 
 
 def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Return the column names and the rows: contestants sorted by their log-likelihood, given all related datasets that
-    they use. Contestants that predict single values follow, sorted by their error."""
+    """Return the column names and the rows: contestants sorted by their best log-likelihood over the numbers of related
+    datasets. Contestants that predict single values follow, sorted by their error."""
     ok_rows = values[(values["status"] == "ok") & values["axis"].isna()].set_index(["run", "n_related"])
     likelihood, error, gap = (ok_rows[ok_rows["metric"].eq(m)] for m in ("log_likelihood", "squared_error", "gap"))
     related_counts = sorted(int(n) for n in values.loc[values["axis"].isna(), "n_related"].dropna().unique())
@@ -221,7 +202,7 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     ranked_runs = ranking.loc[~is_failed, "contestant"].tolist()
     adjusted_scores = ok_rows[ok_rows["metric"].eq("log_likelihood_adjusted")]
     joint_scores = ok_rows[ok_rows["metric"].eq("log_likelihood_joint")]
-    if not _has_joint_densities(joint_scores, likelihood):
+    if not has_joint(ok_rows.reset_index()):
         joint_scores = joint_scores.iloc[:0]
     max_episodes = pd.concat([likelihood, error])["n_episodes"].max()
     failures = values[values["status"].eq("failed") & values["axis"].isna() & values["n_related"].notna()]
@@ -272,11 +253,6 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         "squared error",
     ]
     return with_terminal_columns(columns, rows, ranking)
-
-
-def _has_joint_densities(joint: pd.DataFrame, marginal: pd.DataFrame) -> bool:
-    """Return whether any contestant's joint density differs from the density of independent targets."""
-    return bool(((joint["value"] - marginal["value"].reindex(joint.index)).abs() > 1e-4).any())
 
 
 def _shared_sizes(curves: pd.DataFrame, count: int) -> list[int]:

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 
 from iclbench.analysis.scores import run_leaderboard
-from iclbench.analysis.table_ranks import mean_ranks, table_metric, table_values
+from iclbench.analysis.table_ranks import ranks_over_tables, table_metric
 from iclbench.cli.result_rows import short_score, styled_name, value_with_half_width, with_terminal_columns
 from iclbench.core.metrics import metric
 
@@ -27,42 +27,34 @@ def table_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     last."""
     main = table_metric(values)
     assert main is not None
-    ok_rows = values[values["status"].eq("ok") & values["axis"].isna()]
-    ranking = run_leaderboard(values, "targets", by=main).drop_duplicates("contestant")
-    kinds = dict(zip(ranking["contestant"], ranking["kind"], strict=True))
-    by_metric = {name: rows.set_index("run") for name, rows in ok_rows.groupby("metric")}
-    mean_rank = _mean_rank(values, main)
-    titles = {name: title for name, title in _COLUMNS.items() if name in by_metric}
+    board = run_leaderboard(values, "targets", main, [main, *_COLUMNS]).drop_duplicates("contestant")
+    titles = {name: title for name, title in _COLUMNS.items() if board[name].notna().any()}
+    ranks = ranks_over_tables(values, main, "run")
     statuses = values[values["status"].ne("ok")].drop_duplicates("run").set_index("run")["status"]
     rows = []
-    for run in ranking["contestant"]:
-        if run not in by_metric[main].index:
-            blanks = [""] * (len(titles) + (len(mean_rank) > 0))
-            rows.append([styled_name(run, kinds[run]), str(statuses.get(run, "")), *blanks])
-            continue
-        cells = [short_score(by_metric[m].loc[run, "value"]) if run in by_metric[m].index else "" for m in titles]
-        rank_cell = [f"{mean_rank[run]:.2f}" if run in mean_rank else ""] if len(mean_rank) else []
-        rows.append([styled_name(run, kinds[run]), value_with_half_width(by_metric[main].loc[run]), *rank_cell, *cells])
-    rank_title = ["mean rank"] if len(mean_rank) else []
+    for row in board.to_dict("records"):
+        run = str(row["contestant"])
+        cells = [] if ranks is None else [f"{ranks.mean_rank[run]:.2f}" if run in ranks.mean_rank else ""]
+        cells += ["" if pd.isna(row[name]) else short_score(row[name]) for name in titles]
+        if pd.isna(row[main]):
+            cells = [str(statuses.get(run, "")), *[""] * len(cells)]
+        else:
+            cells = [value_with_half_width(row, main), *cells]
+        rows.append([styled_name(run, row["kind"]), *cells])
+    rank_title = [] if ranks is None else ["mean rank"]
     columns = ["contestant", metric(main).label, *rank_title, *titles.values()]
-    return with_terminal_columns(columns, rows, ranking)
+    return with_terminal_columns(columns, rows, board)
 
 
 def table_notes(values: pd.DataFrame) -> list[str]:
     """Return the lines below the table: the data sets over which contestants are ranked, and the critical difference of
     mean ranks."""
     main = table_metric(values)
-    by_table = table_values(values, main, "run") if main else pd.DataFrame()
-    if by_table.empty:
+    ranks = None if main is None else ranks_over_tables(values, main, "run")
+    if ranks is None:
         return []
-    ranks = mean_ranks(by_table, str(main))
-    tables = ", ".join(map(str, by_table.index))
-    line = f"intervals and ranks are over {len(by_table)} tables ({tables})"
+    tables = ", ".join(map(str, ranks.scores.index))
+    line = f"intervals and ranks are over {len(ranks.scores)} tables ({tables})"
     if not math.isnan(ranks.critical_difference):
         line += f"; mean ranks that differ by less than {ranks.critical_difference:.2f} are not significantly different"
     return [line]
-
-
-def _mean_rank(values: pd.DataFrame, main: str) -> pd.Series:
-    by_table = table_values(values, main, "run")
-    return pd.Series(dtype=float) if by_table.empty else mean_ranks(by_table, main).mean_rank

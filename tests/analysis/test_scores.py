@@ -14,6 +14,7 @@ from iclbench.analysis.scores import (
     COLUMNS,
     displayed_columns,
     leaderboard,
+    metric_columns,
     metric_of_curves,
     run_leaderboard,
     scores,
@@ -409,6 +410,28 @@ def test_single_runs_are_not_averaged() -> None:
     assert runs[["task", "preset", "shift"]].drop_duplicates().to_numpy().tolist() == [["t", "smoke", "far"]]
     zero = tables_of()[0].iloc[-1:]
     assert run_leaderboard(zero, "next")["contestant"].tolist() == ["zero"]
+
+
+def test_metrics_of_a_leaderboard_are_columns_named_after_the_metric() -> None:
+    ends = {"low": 0.0, "high": 1.0, "n_episodes": 7}
+    task = slice_of(tables.frame("values", [row | ends for row in TARGETS]))
+    columns = metric_columns(task, "targets", ["squared_error", "crps"], fields=["value", "high", "n_episodes"])
+    names = ["squared_error", "squared_error_high", "squared_error_episodes", "crps", "crps_high", "crps_episodes"]
+    assert columns.columns.tolist() == ["contestant", "n_related", *names]
+    frame = leaderboard(task, "targets").merge(columns, "left", ["contestant", "n_related"])
+    assert order(frame) == order(leaderboard(task, "targets"))
+    assert frame["squared_error"].fillna(-1).tolist() == pytest.approx([0.2, 0.2, -1, 0.3, 0.1, 0.2])
+    assert frame["squared_error_episodes"].dropna().eq(7).all() and frame["crps"].isna().all()
+    empty = metric_columns(task, "targets", ["auc"], "near")
+    assert empty.empty and empty.columns.tolist() == ["contestant", "n_related", "auc", "auc_low", "auc_high"]
+
+
+def test_metrics_of_single_runs_are_added_to_their_leaderboard() -> None:
+    values = tables_of()[0]
+    plain, board = run_leaderboard(values, "next"), run_leaderboard(values, "next", metrics=["auc", "score"])
+    pd.testing.assert_frame_equal(board[plain.columns], plain)
+    assert board["auc"].tolist() == board["value"].tolist() and board["auc_low"].tolist() == board["low"].tolist()
+    assert board["score"].isna().all()
 
 
 def test_scores_are_the_default_metric() -> None:

@@ -8,7 +8,13 @@ import pytest
 from scipy import stats
 
 from iclbench import tables
-from iclbench.analysis.table_ranks import critical_difference, mean_ranks, table_metric, table_values
+from iclbench.analysis.table_ranks import (
+    critical_difference,
+    mean_ranks,
+    ranks_over_tables,
+    table_metric,
+    table_values,
+)
 
 
 @pytest.mark.parametrize(("contestants", "q"), [(2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)])
@@ -118,6 +124,16 @@ def test_the_values_of_tables_are_means_over_seeds() -> None:
     by_run = table_values(rows(), "roc_auc", "run")
     assert by_run.loc["x"].to_dict() == {"k": 0.2, "m-s0": 0.5, "m-s1": 0.7}
     assert table_values(rows(), "r_squared").empty and table_values(rows().iloc[:0], "roc_auc").empty
+
+
+def test_contestants_without_values_on_all_tables_have_no_rank() -> None:
+    ranks = ranks_over_tables(rows(), "roc_auc")
+    assert ranks is not None and ranks.mean_rank.to_dict() == {"m": 1}
+    by_run = ranks_over_tables(rows(), "roc_auc", "run")
+    assert by_run is not None and by_run.mean_rank.to_dict() == {"m-s0": 1.5, "m-s1": 1.5}
+    without_y = rows()[~rows()["run"].str.startswith("m") | rows()["stratum"].eq("y")]
+    assert ranks_over_tables(without_y, "roc_auc") is None, "no contestant has values on both tables"
+    assert ranks_over_tables(rows(), "r_squared") is None
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,14 @@
 import pandas as pd
 import pytest
 
-from iclbench.analysis.target_scores import main_counts, over_all_episodes, related_counts, repeat_over_counts, shifts
+from iclbench.analysis.target_scores import (
+    has_joint,
+    main_counts,
+    over_all_episodes,
+    related_counts,
+    repeat_over_counts,
+    shifts,
+)
 
 
 def rows(**columns: list[object]) -> pd.DataFrame:
@@ -32,6 +39,14 @@ def test_main_counts_are_zero_one_and_the_largest(counts: list[int], main: list[
     frame = pd.DataFrame({"n_related": pd.Series([*counts, None], dtype="Int64")})
     assert related_counts(frame.iloc[::-1]) == sorted(counts)
     assert main_counts(frame) == main
+
+
+@pytest.mark.parametrize(("joint", "expected"), [(0.5, False), (0.50005, False), (0.6, True)])
+def test_joint_likelihoods_are_reported_if_they_differ_from_marginal_ones(joint: float, expected: bool) -> None:
+    names = ["log_likelihood", "log_likelihood_joint", "squared_error", "log_likelihood"]
+    frame = rows(contestant=["a", "a", "a", "b"], n_related=[0, 0, 0, 1], metric=names, value=[0.5, joint, 9.0, 7.0])
+    assert has_joint(frame) == has_joint(frame.assign(run=frame["contestant"])) == expected
+    assert not has_joint(frame[frame["metric"].ne("log_likelihood_joint")])
 
 
 def test_rows_of_methods_that_ignore_related_datasets_are_repeated_for_every_count() -> None:

@@ -25,12 +25,12 @@ def chart(rows: pd.DataFrame, measure: Metric, looks: Mapping[str, Look], title:
     edge and named below the title.
 
     Args:
-        rows: one row per contestant, with the columns contestant, kind, value, low and high.
+        rows: one row per contestant, best first, with the columns contestant, kind, value, low and high.
         measure: metric of the values.
         looks: looks of the contestants.
         title: title of the chart.
     """
-    order = rows.sort_values(["value", "contestant"], ascending=[measure.lower_is_better, True])["contestant"].tolist()
+    order = rows["contestant"].tolist()
     # An area under a curve has a logarithmic axis if the curve has one.
     is_area = any(curve.area == measure.name and curve.logarithmic for curve in METRICS.values())
     axis_measure = replace(measure, logarithmic=(measure.logarithmic or is_area) and curves.spans_a_decade(rows))

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.analysis.target_scores import main_counts, over_all_episodes, related_counts, repeat_over_counts, shifts
+from iclbench.analysis.target_scores import (
+    has_joint,
+    main_counts,
+    over_all_episodes,
+    related_counts,
+    repeat_over_counts,
+    shifts,
+)
 from iclbench.core.formats import fixed
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import Slice
 from iclbench.report.figures import targets
-from iclbench.report.sections.targets import has_joint
 from iclbench.report.titles import related_title, shift_title
 
 _GAP = "Log-likelihood per target of the oracle minus that of the model (nats, lower is better)"

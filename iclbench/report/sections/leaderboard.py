@@ -8,7 +8,7 @@ import pandas as pd
 
 from iclbench.analysis import normalised, oracles
 from iclbench.analysis.normalised import Contest
-from iclbench.analysis.scores import COLUMNS, displayed_columns, leaderboard, metric_of_curves
+from iclbench.analysis.scores import COLUMNS, displayed_columns, leaderboard, metric_columns, metric_of_curves
 from iclbench.core.formats import fixed, integer, number, slug
 from iclbench.core.metrics import GUESSING_BASELINES, metric
 from iclbench.report.blocks import Block, Column, Section, Table, Text
@@ -115,11 +115,11 @@ def leaderboard_table(task: Slice, evaluator: str, summaries: pd.DataFrame) -> T
     """The leaderboard of one question: a row per contestant, sorted by area under the learning curve."""
     curves = task.curves[(task.curves["shift"] == "none") & (task.curves["evaluator"] == evaluator)]
     name = metric_of_curves(task, evaluator)
-    ranking = leaderboard(task, evaluator, by="auc")
-    frame = displayed_columns(ranking).merge(_metric_values(summaries, "auc"), "left", "contestant")
+    run_names = summaries.loc[summaries["metric"].eq("auc"), ["contestant", "run"]]
+    frame = displayed_columns(leaderboard(task, evaluator, by="auc")).merge(run_names, "left", "contestant")
     # Event sequences have accuracies of their marks, which are not listed.
-    for summary_metric in ("score", *(["accuracy"] if name == "cross_entropy" else [])):
-        frame = frame.merge(_metric_values(summaries, summary_metric).drop(columns="run"), "left", "contestant")
+    metrics = ("auc", "score", *(["accuracy"] if name == "cross_entropy" else []))
+    frame = frame.merge(metric_columns(task, evaluator, metrics), "left", ["contestant", "n_related"])
     frame, sizes = _with_errors(frame, curves[curves["metric"] == name])
     frame = with_costs(task, frame)
     columns = shown_columns(
@@ -143,12 +143,6 @@ def leaderboard_table(task: Slice, evaluator: str, summaries: pd.DataFrame) -> T
         columns=columns,
         group="rank",
     )
-
-
-def _metric_values(summaries: pd.DataFrame, name: str) -> pd.DataFrame:
-    """The values of the metric `name` and the ends of their intervals, with the columns contestant and run."""
-    rows = summaries.loc[summaries["metric"] == name, ["contestant", "run", "value", "low", "high"]]
-    return rows.rename(columns={"value": name, "low": f"{name}_low", "high": f"{name}_high"})
 
 
 def shown_columns(frame: pd.DataFrame, value: Column, *extra_columns: Column) -> tuple[Column, ...]:

@@ -6,9 +6,8 @@ import math
 
 import pandas as pd
 
-from iclbench.analysis.scores import displayed_columns, leaderboard
-from iclbench.analysis.table_ranks import MeanRanks, mean_ranks, table_metric, table_values
-from iclbench.analysis.target_scores import over_all_episodes
+from iclbench.analysis.scores import displayed_columns, leaderboard, metric_columns
+from iclbench.analysis.table_ranks import MeanRanks, ranks_over_tables, table_metric
 from iclbench.core.formats import fixed, number, plural
 from iclbench.core.metrics import metric
 from iclbench.report.blocks import Block, Column, Section, Table
@@ -27,19 +26,16 @@ def section(task: Slice) -> Section | None:
     # Regression tasks have the leaderboard of the section `targets`.
     if main == "roc_auc":
         blocks.append(_leaderboard(task, rows, main))
-    values = table_values(rows.assign(status="ok"), main)
-    if not values.empty:
-        blocks.append(_ranks_table(task, mean_ranks(values, main)))
+    if (ranks := ranks_over_tables(rows.assign(status="ok"), main)) is not None:
+        blocks.append(_ranks_table(task, ranks))
     return Section(f"{task.id}-table-ranks", "Real tables", tuple(blocks)) if blocks else None
 
 
 def _leaderboard(task: Slice, rows: pd.DataFrame, main: str) -> Table:
-    frame = displayed_columns(leaderboard(task, "targets", by=main))
-    means = over_all_episodes(rows).pivot_table("value", "contestant", "metric").reset_index()
-    ends = over_all_episodes(rows, main)[["contestant", "value", "low", "high"]]
-    ends = ends.rename(columns={"value": main, "low": f"{main}_low", "high": f"{main}_high"})
-    others = [name for name in _OTHER_METRICS if name in means]
-    frame = frame.merge(ends, "left", "contestant").merge(means[["contestant", *others]], "left", "contestant")
+    frame, keys = displayed_columns(leaderboard(task, "targets", by=main)), ["contestant", "n_related"]
+    others = [name for name in _OTHER_METRICS if rows["metric"].eq(name).any()]
+    frame = frame.merge(metric_columns(task, "targets", [main]), "left", keys)
+    frame = frame.merge(metric_columns(task, "targets", others, fields=["value"]), "left", keys)
     columns = shown_columns(
         frame,
         Column(main, metric(main).label, fixed, True, f"{main}_low", f"{main}_high"),

@@ -7,9 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from iclbench import tables
-from iclbench.analysis.scores import displayed_columns, leaderboard
-from iclbench.analysis.target_scores import over_all_episodes
+from iclbench.analysis.scores import displayed_columns, leaderboard, metric_columns
+from iclbench.analysis.target_scores import has_joint, over_all_episodes
 from iclbench.core.formats import fixed, number
 from iclbench.core.metrics import METRICS, metric
 from iclbench.report.blocks import Column, Section, Table, Text
@@ -56,7 +55,8 @@ def leaderboard_table(task: Slice, rows: pd.DataFrame) -> Table:
     has_likelihood = ranking["metric"].eq("log_likelihood")  # point predictors have no rank
     comparisons = ("rank", "behind", "behind_low", "behind_high")
     ranking = ranking.assign(**{name: ranking[name].where(has_likelihood) for name in comparisons})
-    values = _by_metric(rows, (*_METRICS, *other_names))
+    fields = ("value", "low", "high", "n_episodes")
+    values = metric_columns(task, "targets", (*_METRICS, *other_names), fields=fields)
     frame = with_costs(task, displayed_columns(ranking).merge(values, "left", ["contestant", "n_related"]))
     columns = shown_columns(
         frame,
@@ -81,16 +81,6 @@ def leaderboard_table(task: Slice, rows: pd.DataFrame) -> Table:
     )
 
 
-def has_joint(rows: pd.DataFrame) -> bool:
-    """Whether the joint likelihood of any contestant differs from its marginal likelihood."""
-    keys = ["run", "n_related"] if "run" in rows else ["contestant", "n_related"]
-    likelihoods = rows[rows["metric"].isin(tables.LIKELIHOODS)]
-    values = likelihoods.pivot_table(values="value", index=keys, columns="metric").astype(float)
-    if len(values.columns) < 2:
-        return False
-    return bool(((values.iloc[:, 0] - values.iloc[:, 1]).abs() > 1e-4).any())
-
-
 def other_metrics(measured: Iterable[str]) -> list[str]:
     """The measured metrics that are neither in `_METRICS` nor in another section, in the order of `METRICS`; unknown
     metrics come last."""
@@ -102,18 +92,6 @@ def other_metrics(measured: Iterable[str]) -> list[str]:
 def _metric_column(key: str, header: str, show: Callable[[Any], str]) -> Column:
     """A column with intervals, and with the number of episodes for means over fewer episodes than the others."""
     return Column(key, header, show, True, f"{key}_low", f"{key}_high", episodes=f"{key}_episodes")
-
-
-def _by_metric(rows: pd.DataFrame, metrics: Iterable[str]) -> pd.DataFrame:
-    """A row per contestant and number of related datasets, with each metric, the ends of its interval and its number of
-    episodes."""
-    keys = ["contestant", "n_related"]
-    frame = rows[keys].drop_duplicates()
-    for name in metrics:
-        names = {"value": name, "low": f"{name}_low", "high": f"{name}_high", "n_episodes": f"{name}_episodes"}
-        metric_rows = rows.loc[rows["metric"] == name, [*keys, *names]]
-        frame = frame.merge(metric_rows.rename(columns=names), "left", keys)
-    return frame
 
 
 def _percent(share: float) -> str:
