@@ -11,7 +11,7 @@ from typing import Any
 
 from docs.quantities import ROOT, nothing_but
 from iclbench.report.blocks import Figure, Section
-from iclbench.report.data import Results, load_results
+from iclbench.report.data import load_results
 from iclbench.report.drawing import Drawer
 from iclbench.report.sections import extrapolation, heat_map, solutions
 from iclbench.report.style import vega_lite
@@ -22,23 +22,29 @@ FIGURES = {
     "heat-map-grid": "heat-map-grid",
     "extrapolation-small": "skewed-linear-small-points-80-next-squared-error",
     "solutions-markov": "markov-grid-solutions",
+    "filters": "linear-system-grid-points-252-next-squared-error",
 }
+# The contestants in the figure of filters. With all models, their lines overlap.
+FILTERS = ("gpt2", "gpt2-learned", "s4d", "mamba2", "gated-deltanet", "ar-4", "oracle-bayes-kalman")
 _NUMBER = re.compile(r'<text aria-label="contestant: ([^;"]+); row: ([^;"]+); label: [^"]+"[^>]*>([^<]+)</text>')
 _LINE = re.compile(r'<path aria-label="[^"]*contestant: ([^;"]+); series: [^"]*"[^>]* d="([^"]+)"')
 
 
-def figures(results: Results) -> dict[str, Figure]:
-    """Return the figures of the report, by the names of their files."""
-    blocks = {block.name: block for each in _sections(results) for block in each.walk() if isinstance(block, Figure)}
+def figures(folder: Path) -> dict[str, Figure]:
+    """Return the figures of the report on a results folder, by the names of their files."""
+    blocks = {block.name: block for each in _sections(folder) for block in each.walk() if isinstance(block, Figure)}
     return {file: blocks[name] for file, name in FIGURES.items()}
 
 
-def _sections(results: Results) -> Iterator[Section]:
+def _sections(folder: Path) -> Iterator[Section]:
+    results = load_results(folder)
     slices = {each.id: each for each in results.slices}
+    (filters,) = load_results(folder, ["linear-system"], FILTERS).slices
     sections = (
         heat_map.section(results),
         extrapolation.section(slices["skewed-linear-small"]),
         solutions.section(slices["markov-grid"]),
+        extrapolation.section(filters),
     )
     for section in sections:
         if section is not None:
@@ -74,5 +80,5 @@ def lines(svg: str) -> dict[str, str]:
 
 if __name__ == "__main__":
     with nothing_but(ROOT / "results" / "reference") as folder:
-        for path in draw(figures(load_results(folder)), FOLDER):
+        for path in draw(figures(folder), FOLDER):
             sys.stdout.write(f"{path.relative_to(ROOT)}\n")
