@@ -410,6 +410,11 @@ FAMILIES = Registry(
             "iclbench.families.tabular.real_tables:RealTables",
             "splits of real tables with numbers or classes as targets",
         ),
+        "state-tracking": Entry(
+            "iclbench.families.streams.state_tracking:StateTracking",
+            "running products of permutations, one per token",
+            without_inputs=True,
+        ),
     },
     "iclbench.families.base:Family",
 )
@@ -704,6 +709,13 @@ ESTIMATORS = Estimators(
         "class-mixture": Entry(
             "iclbench.families.images.class_mixture:ClassMixture",
             "pixels under a Gaussian for each class, averaged over the posterior of the class",
+        ),
+        "product-oracle": Entry(
+            "iclbench.families.streams.state_tracking_predictors:ProductOracle", "product of the tokens"
+        ),
+        "product-token-count": Entry(
+            "iclbench.families.streams.state_tracking_predictors:TokenCount",
+            "distribution of the product given the number of tokens",
         ),
     },
 )
