@@ -9,8 +9,8 @@ from iclbench.registry import BACKBONES
 
 TASKS = [name for name in card_names("tasks") if "grid" in load_task(name)[1].presets]
 
-# The backbones are split into this many parts, and the fast tests of a card cover one part. This is the largest number
-# of cards with the same head and question, and their fast tests together cover every backbone.
+# The backbones are split into this many parts, and the fast tests of a card cover one part. The fast tests of this many
+# cards with the same head and question together cover every backbone.
 PARTS = 9
 
 

@@ -24,7 +24,8 @@ from iclbench.streaming.answers import answer_column_names, answer_columns
 def next_element(model: Backbone | Trained | Run, elements: Any) -> pd.DataFrame:
     """Predict the next element after each prefix of one stream of tokens or vectors.
 
-    The predictions are the same as with `iclbench stream`.
+    The predictions are the same as with `iclbench stream`. If the task has a label for each prefix, as in state
+    tracking, they are predictions of the label.
 
     Args:
         model: a backbone for streams, a `Trained` model or a finished run.

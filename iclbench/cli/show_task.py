@@ -15,7 +15,7 @@ from iclbench.registry import FAMILIES
 # Maximum number of printed published results, so that the output fits on one screen.
 _MAX_PUBLISHED = 8
 _QUESTIONS = {
-    "next": "the next output after each example, or the next element of a stream (question next)",
+    "next": "the next output after each example, or the next element or label of a stream (question next)",
     "targets": "several outputs from one context (question targets)",
 }
 

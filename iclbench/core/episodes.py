@@ -96,7 +96,7 @@ class Episodes(TensorRecord):
         context: the points that a predictor is conditioned on; for the question `next`, the complete sequence.
         targets: for the question `targets`, the points to predict from the context. For the question `next`, one query
             per prefix: `targets[:, n]` is predicted from the first n context points; None if the context points are
-            the queries.
+            the queries. In a stream, the outputs of these queries are labels of the prefixes.
         scored: a mask of the queries that count in scores.
         related: related datasets from the same process, `(batch, sets, points, dim)`. Episodes with fewer datasets are
             padded at the end with sets without valid points.

@@ -253,6 +253,8 @@ OF_ONE_FAMILY = {
     "chain-bayes-oracle",
     "table-gp-oracle",
     "table-gp-prior-oracle",
+    "product-oracle",
+    "product-token-count",
 }
 REGISTERED = {name for registry in (BACKBONES, ESTIMATORS, FAMILIES) for name in registry.entries} - OF_ONE_FAMILY
 

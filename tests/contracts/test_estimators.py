@@ -29,6 +29,7 @@ OF_ONE_FAMILY = (
     "bayes-kalman-oracle",
     "chain-",
     "table-gp-",
+    "product-",
 )
 BASELINES = [name for name in card_names("baselines") if not load_baseline(name)[1].estimator.startswith(OF_ONE_FAMILY)]
 # Training with Adam amplifies rounding errors of float32.

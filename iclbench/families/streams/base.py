@@ -32,7 +32,10 @@ class ProbeTarget(TensorRecord):
 
 
 class StreamFamily(Family):
-    """Sequences of tokens (with `classes`) or vectors (of `y_dim` numbers) without inputs; the question is `next`."""
+    """Sequences of tokens (with `classes`) or vectors (of `y_dim` numbers) without inputs; the question is `next`.
+
+    Models predict the next element after each prefix, or a label of each prefix if the episodes have `targets`.
+    """
 
     is_stream = True
 

@@ -17,7 +17,17 @@ from iclbench.families.streams.base import StreamFamily
 from iclbench.families.streams.linear_system_oracles import OracleKalman
 from iclbench.families.streams.markov_oracles import BayesChain
 
-FAMILIES = ("markov", "markov-order-2", "markov-switching", "linear-system", "recall", "recall-fuzzy", "recall-vectors")
+FAMILIES = (
+    "markov",
+    "markov-order-2",
+    "markov-switching",
+    "linear-system",
+    "recall",
+    "recall-fuzzy",
+    "recall-vectors",
+    "parity",
+    "state-tracking-s5-adjacent",
+)
 
 
 def draw_episodes(task: str, points: int, episodes: int = 20, shift: str = "none") -> tuple[StreamFamily, Episodes]:
@@ -124,3 +134,10 @@ def test_the_target_value_of_a_vector_key_is_the_vector_after_its_earlier_occurr
     for y, value in zip(episodes.context.y, target.values, strict=True):
         (first, *_) = [n for n in range(0, 30, 2) if torch.equal(y[n], y[30])]
         assert torch.equal(value, y[first + 1])
+
+
+def test_the_product_of_bits_is_the_parity_of_the_bits_that_were_read() -> None:
+    family, episodes = draw_episodes("parity", 24)
+    for elements in (1, 9, 23):
+        target = family.probe_targets(episodes, elements)["product"]
+        assert torch.equal(target.values, episodes.context.y[:, :elements].sum(1) % 2) and target.is_defined.all()
