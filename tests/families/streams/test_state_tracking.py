@@ -23,6 +23,7 @@ from iclbench.evaluation.curves import learning_curve
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.linear import Linear
 from iclbench.families.request import Request
+from iclbench.families.streams.permutations import word_distributions
 from iclbench.families.streams.state_tracking import StateTracking, StateTrackingParameters
 from iclbench.families.streams.state_tracking_predictors import ProductOracle, TokenCount
 from tests.contracts.cases import check_contracts
@@ -206,6 +207,14 @@ def test_the_distribution_given_the_number_of_tokens_equals_the_frequencies_in_a
     for n in range(length + 1):
         expected = probabilities_by_enumeration(group, sorted(set(words.generators)), n)
         np.testing.assert_allclose(answer[:, n], np.tile(expected, (2, 1)), rtol=0, atol=1e-12)
+
+
+def test_the_distribution_of_words_is_right_for_generators_without_their_inverses() -> None:
+    """A swap and a cycle of three objects, whose inverse is not a generator."""
+    tokens = [2, 3]
+    rows = word_distributions(tokens, 5, 3).numpy()
+    for n in range(6):
+        np.testing.assert_allclose(rows[n], probabilities_by_enumeration("S3", tokens, n), rtol=0, atol=1e-12)
 
 
 def test_the_sign_of_a_product_of_many_transpositions_is_known_from_their_number() -> None:
