@@ -475,6 +475,13 @@ MIXERS = Registry(
         "hyena": Entry(
             "iclbench.layers.mixers.hyena:Hyena", "gates around a long convolution (Poli et al. 2023)", code=2
         ),
+        "gated-deltaproduct": Entry(
+            "iclbench.layers.mixers.gated_deltaproduct:GatedDeltaProduct",
+            "several steps of the gated delta rule per token (Siems et al. 2025)",
+        ),
+        "mesa": Entry(
+            "iclbench.layers.mixers.mesa:Mesa", "ridge regression solved after every token (von Oswald et al. 2025)"
+        ),
     },
     "iclbench.layers.mixers.mixer:Mixer",
 )

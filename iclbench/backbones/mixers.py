@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from iclbench.backbones.sequence_model import (
     SequenceSettings,
+    SettingsWithEigenvalues,
     SettingsWithFilter,
     SettingsWithHeads,
     SettingsWithInnerWidth,
@@ -11,10 +12,26 @@ from iclbench.backbones.sequence_model import (
     SettingsWithState,
     UniformModel,
 )
+from iclbench.core.settings import PositiveInt
+from iclbench.layers.mixers.mixer import Eigenvalues
 
 
 class SettingsWithStateAndRank(SettingsWithState, SettingsWithRank):
     """Settings of mixers with low-rank maps whose heads have a matrix as state."""
+
+
+class SettingsWithEigenvaluesAndRank(SettingsWithEigenvalues, SettingsWithRank):
+    """Settings of delta rules with low-rank maps."""
+
+
+class SettingsWithHouseholders(SettingsWithEigenvalues):
+    """Settings of products of delta rules."""
+
+    eigenvalues: Eigenvalues = "negative"
+    """Eigenvalues of the transition of a step: positive (beta = sigmoid), negative (beta = 2 sigmoid, so that the
+    product of two steps can rotate a state)."""
+    householders: PositiveInt = 2
+    """Steps of the delta rule per token (n_h in the paper)."""
 
 
 class SettingsWithHeadsAndRank(SettingsWithHeads, SettingsWithRank):
@@ -63,24 +80,24 @@ class GLA(UniformModel[SettingsWithStateAndRank]):
     mixer = "gla"
 
 
-class DeltaNet(UniformModel[SettingsWithState]):
+class DeltaNet(UniformModel[SettingsWithEigenvalues]):
     """A sequence model with the mixer `deltanet` in every layer."""
 
-    Settings = SettingsWithState
+    Settings = SettingsWithEigenvalues
     mixer = "deltanet"
 
 
-class GatedDeltaNet(UniformModel[SettingsWithState]):
+class GatedDeltaNet(UniformModel[SettingsWithEigenvalues]):
     """A sequence model with the mixer `gated-deltanet` in every layer."""
 
-    Settings = SettingsWithState
+    Settings = SettingsWithEigenvalues
     mixer = "gated-deltanet"
 
 
-class KDA(UniformModel[SettingsWithStateAndRank]):
+class KDA(UniformModel[SettingsWithEigenvaluesAndRank]):
     """A sequence model with the mixer `kda` in every layer."""
 
-    Settings = SettingsWithStateAndRank
+    Settings = SettingsWithEigenvaluesAndRank
     mixer = "kda"
 
 
@@ -117,3 +134,17 @@ class Hyena(UniformModel[SettingsWithFilter]):
 
     Settings = SettingsWithFilter
     mixer = "hyena"
+
+
+class GatedDeltaProduct(UniformModel[SettingsWithHouseholders]):
+    """A sequence model with the mixer `gated-deltaproduct` in every layer."""
+
+    Settings = SettingsWithHouseholders
+    mixer = "gated-deltaproduct"
+
+
+class Mesa(UniformModel[SettingsWithState]):
+    """A sequence model with the mixer `mesa` in every layer."""
+
+    Settings = SettingsWithState
+    mixer = "mesa"

@@ -23,12 +23,12 @@ from iclbench.core.formats import plural
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.channel_mlp import ChannelMLP
-from iclbench.layers.mixers.mixer import Mixer, Mlp, Sizes
+from iclbench.layers.mixers.mixer import Eigenvalues, Mixer, Mlp, Sizes
 from iclbench.registry import MIXERS, canonical_name
 
 _MAMBAFORMER_MIXERS = ("mamba", "attention")
 # Settings that only some mixers use.
-_MIXER_SETTINGS = ("heads", "inner", "state", "rank", "filter_order")
+_MIXER_SETTINGS = ("heads", "inner", "state", "rank", "filter_order", "eigenvalues", "householders")
 
 
 def _check_taps(value: int) -> int:
@@ -76,6 +76,14 @@ class SettingsWithState(SettingsWithInnerWidth):
     1)(f + 2) / 2 rows); by default set by the mixer."""
 
 
+class SettingsWithEigenvalues(SettingsWithState):
+    """Settings of delta rules."""
+
+    eigenvalues: Eigenvalues = "positive"
+    """Eigenvalues of the transition of a token: positive (beta = sigmoid), negative (beta = 2 sigmoid, so that a state
+    can be reflected)."""
+
+
 class SettingsWithRank(SequenceSettings):
     """Settings of mixers with low-rank maps."""
 
@@ -110,6 +118,10 @@ class HybridSettings(SettingsWithState, SettingsWithRank, SettingsWithFilter):
         "attention",
     ]
     """Mixers of the layers, first to last; a shorter list is repeated."""
+    eigenvalues: Eigenvalues | None = None
+    """Eigenvalues of the transitions of delta rules: positive, negative; by default set by the mixer."""
+    householders: PositiveInt | None = None
+    """Steps of the delta rule per token for gated-deltaproduct; by default set by the mixer."""
 
 
 _Settings = TypeVar("_Settings", bound=SequenceSettings)
@@ -224,7 +236,7 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
     ) -> None:
         used_keys = {key for cls in classes for key in cls.uses}
         used_keys |= {"max_points" for cls in classes if "longest" in cls.uses}
-        for key in ("state", "inner", "rank", "max_points", "filter_order"):
+        for key in ("state", "inner", "rank", "max_points", "filter_order", "eigenvalues", "householders"):
             if getattr(settings, key, None) is not None and key not in used_keys:
                 names = " or ".join(dict.fromkeys(mixers))
                 raise UsageError(f"{names} does not use backbone.{key}; remove it", code="not-applicable")
@@ -235,10 +247,10 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
             )
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Return parameter groups in which A_log, D, dt_bias, skip and frequency have no weight decay. For Mamba and
-        Mamba-2, this is as in mamba-ssm. In Safari, the other parameters of Hyena's filter have no weight decay either;
+        """Return parameter groups in which A_log, D, dt_bias, penalty, skip and frequency have no weight decay. For Mamba
+        and Mamba-2, this is as in mamba-ssm. In Safari, the other parameters of Hyena's filter have no weight decay either;
         in the release of RWKV, this holds for all parameters that are not matrices."""
-        return split_by_weight_decay(self, (".A_log", ".D", ".dt_bias", ".skip", ".frequency"))
+        return split_by_weight_decay(self, (".A_log", ".D", ".dt_bias", ".penalty", ".skip", ".frequency"))
 
     def finish(self, hidden: Float[Tensor, "B Q _"]) -> Float[Tensor, "B Q D"]:
         return self.norm(residual(self.norm, hidden[..., : self.settings.width]))

@@ -38,6 +38,9 @@ rows a. Their gradient follows from one more triangular system, after which a is
 x e^d, y e^-c and e^(c_C). The gradients with respect to these exponents are x dx, -y dy and S dS (Yang et al. 2024,
 "Gated linear attention transformers", appendix C); with one decay per head, they are the sums of o do, -v dv and S dS.
 The rounding error of the gradient of a decay is relative to the largest of these terms in a chunk.
+
+A mixer may take several steps of the recurrence per token, of which only the last one has an output. To this module,
+every step is a token; only `peek` and `fork` need to know how many steps a query has.
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -112,42 +116,63 @@ def full_pass(terms: Terms, chunk: int = CHUNK) -> Float[Tensor, "B H T V"]:
     return _run(terms, None, None, chunk, keep_state=False)[0]
 
 
-def peek(terms: Terms, state: Float[Tensor, "B H K V"]) -> Float[Tensor, "B H Q V"]:
+def peek(terms: Terms, state: Float[Tensor, "B H K V"], steps: int = 1) -> Float[Tensor, "B H Q V"]:
     """Return the outputs of tokens, each read as the first token after the state: o = S^T r + (k.q) v with r = e^g q +
-    a (b.q)."""
-    return _query_rows(terms) @ state + _self_answers(terms)
+    a (b.q). If a token has several steps, r of a step takes the place of q in the step before it.
+
+    Args:
+        terms: terms of all steps; the queries of all steps but the last of each token are not used.
+        state: S before each token.
+        steps: number of steps per token.
+    """
+    rows, answers = _query_rows(terms, steps)
+    return rows @ state + answers
 
 
 def fork(
-    terms: Terms, queries: Terms, state: Float[Tensor, "B H K V"], chunk: int = CHUNK
+    terms: Terms, queries: Terms, state: Float[Tensor, "B H K V"], chunk: int = CHUNK, steps: int = 1
 ) -> tuple[Float[Tensor, "B H T V"], Float[Tensor, "B H N V"], Float[Tensor, "B H K V"]]:
     """Return the outputs at N pairs of tokens, the outputs of N queries (one before each pair), and the state after all
     pairs. Queries do not change the state.
 
     Args:
-        terms: terms of the T = 2N tokens of the pairs.
-        queries: terms of the N queries.
+        terms: terms of all steps of the 2N tokens of the pairs.
+        queries: terms of all steps of the N queries.
         state: S before the first pair.
-        chunk: largest number of tokens per chunk.
+        chunk: largest number of steps per chunk.
+        steps: number of steps per token.
     """
-    rows = _query_rows(queries)
-    # One row per token; the row of the second token of each pair is 0.
-    rows = torch.stack([rows, torch.zeros_like(rows)], 3).flatten(2, 3)
+    rows, answers = _query_rows(queries, steps)
+    # One row per step; the rows of all steps of a pair but the first one are 0.
+    rows = F.pad(rows.unsqueeze(3), (0, 0, 0, 2 * steps - 1)).flatten(2, 3)
     outputs, reads, after = _run(terms, rows, state, chunk)
     assert reads is not None and after is not None
-    return outputs, reads[:, :, ::2] + _self_answers(queries), after
+    return outputs, reads[:, :, :: 2 * steps] + answers, after
 
 
-def _query_rows(terms: Terms) -> Float[Tensor, "B _ Q K"]:
-    """Return the rows r of `peek`."""
-    rows = terms.q if terms.g is None else terms.q * terms.g.exp()
+def _query_rows(terms: Terms, steps: int) -> tuple[Float[Tensor, "B _ Q K"], Float[Tensor, "B H Q V"]]:
+    """Return the rows r of `peek`, which read the state before a token, and the part of the outputs that the token
+    writes itself."""
+    first, *others = (
+        Terms(**{name: t[:, :, step::steps] for name, t in terms.tensors().items()}) for step in reversed(range(steps))
+    )
+    rows, answers = _rows_before(first, first.q), _self_answers(first, first.q)
+    for step in others:
+        rows, answers = _rows_before(step, rows), answers + _self_answers(step, rows)
+    return rows, answers
+
+
+def _rows_before(terms: Terms, rows: Float[Tensor, "B _ Q K"]) -> Float[Tensor, "B _ Q K"]:
+    """Return rows that read before a step what the given rows read after it, apart from what the step writes."""
+    decayed = rows if terms.g is None else rows * terms.g.exp()
     if terms.a is None or terms.b is None:
-        return rows
-    return rows + terms.a * (terms.b * terms.q).sum(-1, keepdim=True)
+        return decayed
+    return decayed + terms.a * (terms.b * rows).sum(-1, keepdim=True)
 
 
-def _self_answers(terms: Terms) -> Float[Tensor, "B H Q V"]:
-    return (terms.k * terms.q).sum(-1, keepdim=True) * terms.v
+def _self_answers(terms: Terms, rows: Float[Tensor, "B _ Q K"]) -> Float[Tensor, "B H Q V"]:
+    """Return what the rows read of the write of a step."""
+    return (terms.k * rows).sum(-1, keepdim=True) * terms.v
 
 
 def _run(

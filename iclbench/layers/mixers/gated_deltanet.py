@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from iclbench.layers.linear_recurrence import Terms
@@ -15,7 +16,7 @@ from iclbench.layers.mixers.window import Window
 
 class GatedDeltaNet(LinearMixer):
     """S_t = alpha_t (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T, o = S^T q / sqrt(K), alpha = e^(-A softplus(.))
-    per head.
+    per head, beta = sigmoid(.); with the setting `eigenvalues=negative`, beta = 2 sigmoid(.).
 
     A convolution with 4 taps and SiLU is applied to q, k and v; then q and k are scaled to length 1. RMSNorm and a
     SiLU gate are applied to the output of each head. The mixer has about 6 D² parameters: keys have K = 0.75 D / H
@@ -25,17 +26,18 @@ class GatedDeltaNet(LinearMixer):
     depth.
     """
 
+    uses = frozenset({"heads", "inner", "state", "conv", "eigenvalues"})
     default_conv = 4
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, steps: int = 1) -> None:
         width = sizes.width
         key_size = max(1, 3 * width // (4 * sizes.heads))
         key_dim, value_dim = sizes.state or key_size, value_channels(sizes, 2 * key_size)
-        self.qkv_sizes = [sizes.heads * key_dim, sizes.heads * key_dim, sizes.heads * value_dim]
-        super().__init__(Window(sum(self.qkv_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
-        self.heads = sizes.heads
+        self.qkv_sizes = [sizes.heads * key_dim, steps * sizes.heads * key_dim, steps * sizes.heads * value_dim]
+        super().__init__(Window(sum(self.qkv_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim), steps)
+        self.heads, self.eigenvalues = sizes.heads, sizes.eigenvalues
         # Channels that bypass the convolution: the gate, beta and dt.
-        self.bypass_sizes = [sizes.heads * value_dim, sizes.heads, sizes.heads]
+        self.bypass_sizes = [sizes.heads * value_dim, steps * sizes.heads, sizes.heads]
         self.in_proj = nn.Linear(width, sum(self.qkv_sizes) + sum(self.bypass_sizes), bias=False)
         self.A_log = nn.Parameter(torch.empty(sizes.heads).uniform_(1, 16).log())
         self.dt_bias = nn.Parameter(initial_dt_bias(sizes.heads))
@@ -45,8 +47,12 @@ class GatedDeltaNet(LinearMixer):
     def terms(self, u: Tensor, bypass: Tensor) -> Terms:
         q, k, v = (split_heads(t, self.heads) for t in F.silu(u).split(self.qkv_sizes, -1))
         _, beta_logits, dt = bypass.split(self.bypass_sizes, -1)
-        decay = (-self.A_log.exp() * F.softplus(dt + self.dt_bias)).mT.unsqueeze(-1)
-        return delta_rule(q, k, v, beta_logits, decay)
+        decay = self.decays(dt).mT.unsqueeze(-1)
+        return delta_rule(q, k, v, beta_logits, decay, self.eigenvalues)
+
+    def decays(self, dt: Float[Tensor, "B T H"]) -> Float[Tensor, "B T H"]:
+        """Return the log decays of the heads."""
+        return -self.A_log.exp() * F.softplus(dt + self.dt_bias)
 
     def out(self, o: Tensor, terms: Terms, u: Tensor, bypass: Tensor) -> Tensor:
         return self.out_proj(apply_silu_gate(join_heads(self.norm(o)), bypass[..., : self.bypass_sizes[0]]))

@@ -15,7 +15,7 @@ from iclbench.layers.mixers.window import Window
 
 class KDA(LinearMixer):
     """S_t = (I - beta_t k_t k_t^T) diag(e^g_t) S_{t-1} + beta_t k_t v_t^T, o = S^T q / sqrt(K), g = -A softplus(W2 W1 x
-    + b) per row.
+    + b) per row, beta = sigmoid(.); with the setting `eigenvalues=negative`, beta = 2 sigmoid(.).
 
     A convolution of 4 taps with SiLU is applied to q, k and v; then q and k are scaled to length 1. RMSNorm and a
     low-rank sigmoid gate are applied to the output of each head. The mixer has 4 D² + 4 D r + D H + 12 D parameters,
@@ -24,7 +24,7 @@ class KDA(LinearMixer):
     PyTorch's default initialisation; output weights are scaled down with depth.
     """
 
-    uses = frozenset({"heads", "inner", "state", "conv", "rank"})
+    uses = frozenset({"heads", "inner", "state", "conv", "rank", "eigenvalues"})
     default_conv = 4
 
     def __init__(self, sizes: Sizes) -> None:
@@ -32,7 +32,8 @@ class KDA(LinearMixer):
         key_dim, value_dim, rank = sizes.state or per_head, value_channels(sizes, per_head), sizes.rank or per_head
         self.qkv_sizes = [sizes.heads * key_dim, sizes.heads * key_dim, sizes.heads * value_dim]
         super().__init__(Window(sum(self.qkv_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
-        self.heads, self.bypass_sizes = sizes.heads, [rank, rank, sizes.heads]
+        self.heads, self.eigenvalues = sizes.heads, sizes.eigenvalues
+        self.bypass_sizes = [rank, rank, sizes.heads]
         self.in_proj = nn.Linear(width, sum(self.qkv_sizes) + sum(self.bypass_sizes), bias=False)
         self.decay_proj = nn.Linear(rank, sizes.heads * key_dim, bias=False)
         self.gate_proj = nn.Linear(rank, sizes.heads * value_dim, bias=False)
@@ -46,7 +47,7 @@ class KDA(LinearMixer):
         low, _, beta_logits = bypass.split(self.bypass_sizes, -1)
         dt = F.softplus(self.decay_proj(low) + self.dt_bias)
         decay = -self.A_log.exp()[:, None, None] * split_heads(dt, self.heads)
-        return delta_rule(q, k, v, beta_logits, decay)
+        return delta_rule(q, k, v, beta_logits, decay, self.eigenvalues)
 
     def out(self, o: Tensor, terms: Terms, u: Tensor, bypass: Tensor) -> Tensor:
         gate = self.gate_proj(bypass.split(self.bypass_sizes, -1)[1])

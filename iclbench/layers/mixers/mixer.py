@@ -19,6 +19,8 @@ from iclbench.layers.attention import check_heads
 # number of tokens have the tokens on the second axis, padded on the left with zeros if episodes have unequal lengths.
 MixerState = tuple[Tensor, ...]
 Mlp = Literal["none", "gelu", "swiglu", "relu2"]
+# The sign of the smallest eigenvalue that a token's transition of a delta rule can have.
+Eigenvalues = Literal["positive", "negative"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,9 @@ class Sizes:
             default.
         conv: number of taps of the short convolution; 0 means no convolution, and None means the mixer's default.
         rank: rank of low-rank maps; None means the mixer's default.
+        eigenvalues: eigenvalues of the transitions of a delta rule; None means the mixer's default.
+        householders: number of steps of the delta rule per token, if the mixer has several; None means the mixer's
+            default.
         longest: number of tokens of the longest sequence, for mixers that limit the length.
         filter_order: number of units in each hidden layer of the network that computes a filter; None means the mixer's
             default.
@@ -49,6 +54,8 @@ class Sizes:
     state: int | None = None
     conv: int | None = None
     rank: int | None = None
+    eigenvalues: Eigenvalues | None = None
+    householders: int | None = None
     longest: int = 128
     filter_order: int | None = None
     residuals: int = 0

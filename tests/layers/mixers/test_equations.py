@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,12 +15,10 @@ from iclbench.registry import MIXERS
 WIDTH, HEADS, TOKENS, BATCH = 16, 2, 45, 2
 
 
-def make_mixer(
-    name: str, conv: int | None = None, state: int | None = None, first: bool = True, inner: int | None = None
-) -> Mixer:
+def make_mixer(name: str, conv: int | None = None, first: bool = True, **settings: Any) -> Mixer:
     """Build a mixer in float64 whose weights are nonzero."""
     torch.manual_seed(0)
-    sizes = Sizes(WIDTH, HEADS, inner, state, conv, layers=2, layer=0 if first else 1, first=first, longest=64)
+    sizes = Sizes(WIDTH, HEADS, conv=conv, layers=2, layer=0 if first else 1, first=first, longest=64, **settings)
     mixer = MIXERS.subclass(name)(sizes).double().eval()
     for weight in mixer.parameters():
         weight.data += 0.1 * torch.randn(weight.shape, dtype=torch.float64)
@@ -154,18 +153,62 @@ def delta(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, alpha: Tensor | None = 
     return recurrence(step, q.shape[-1], v.shape[-1])
 
 
+def fraction(m: Mixer, logits: Tensor) -> Tensor:
+    """Return beta, which is up to 2 with negative eigenvalues (Grazzi et al., section 4)."""
+    return (2 if m.eigenvalues == "negative" else 1) / (1 + (-logits).exp())
+
+
 def deltanet(m: Mixer, x: Tensor) -> Tensor:
     u, beta = (x @ m.in_proj.weight.T).split([sum(m.qkv_sizes), HEADS], -1)
     q, k, v = (by_head(t) for t in F.silu(convolved(m, u)).split(m.qkv_sizes, -1))
-    return rms(delta(q, k, v, beta.sigmoid()), m.norm.weight, 1e-5).flatten(2) @ m.out_proj.weight.T
+    return rms(delta(q, k, v, fraction(m, beta)), m.norm.weight, 1e-5).flatten(2) @ m.out_proj.weight.T
 
 
 def gated_deltanet(m: Mixer, x: Tensor) -> Tensor:
     u, gate, beta, a = (x @ m.in_proj.weight.T).split([sum(m.qkv_sizes), m.qkv_sizes[2], HEADS, HEADS], -1)
     q, k, v = (by_head(t) for t in F.silu(convolved(m, u)).split(m.qkv_sizes, -1))
     alpha = torch.exp(-m.A_log.exp() * F.softplus(a + m.dt_bias))[..., None, None]
-    o = rms(delta(q, k, v, beta.sigmoid(), alpha), m.norm.weight, 1e-6).flatten(2)
+    o = rms(delta(q, k, v, fraction(m, beta), alpha), m.norm.weight, 1e-6).flatten(2)
     return (o * F.silu(gate)) @ m.out_proj.weight.T
+
+
+def gated_deltaproduct(m: Mixer, x: Tensor) -> Tensor:
+    n, values = m.steps, m.out_proj.in_features
+    u, gate, beta, a = (x @ m.in_proj.weight.T).split([sum(m.qkv_sizes), values, n * HEADS, HEADS], -1)
+    q, k, v = F.silu(convolved(m, u)).split(m.qkv_sizes, -1)
+    # The keys, values and fractions of the steps of a token are consecutive blocks of channels.
+    q, keys, steps = by_head(q), [by_head(t) for t in k.chunk(n, -1)], [by_head(t) for t in v.chunk(n, -1)]
+    q, *keys = (t / (t.square().sum(-1, keepdim=True) + 1e-6).sqrt() for t in (q, *keys))
+    fractions = fraction(m, beta).chunk(n, -1)
+    alpha = torch.exp(-m.A_log.exp() * F.softplus(a + m.dt_bias))[..., None, None]
+    identity = torch.eye(q.shape[-1], dtype=q.dtype)
+
+    def step(t: int, S: Tensor) -> tuple[Tensor, Tensor]:
+        S = alpha[:, t] * S
+        for key, value, beta in zip(keys, steps, fractions, strict=True):
+            householder = identity - outer(beta[:, t, :, None] * key[:, t], key[:, t])
+            S = householder @ S + outer(key[:, t], beta[:, t, :, None] * value[:, t])
+        return S, readout(S, q[:, t]) / math.sqrt(q.shape[-1])
+
+    o = rms(recurrence(step, q.shape[-1], values // HEADS), m.norm.weight, 1e-6).flatten(2)
+    return (o * F.silu(gate)) @ m.out_proj.weight.T
+
+
+def mesa(m: Mixer, x: Tensor) -> Tensor:
+    u, v = (x @ m.in_proj.weight.T).split([m.window.channels, m.out_proj.in_features], -1)
+    q, k = (by_head(t) for t in F.silu(convolved(m, u)).chunk(2, -1))
+    q, k = (t / (t.square().sum(-1, keepdim=True) + 1e-6).sqrt() for t in (q, k))
+    forget, beta = (x @ m.gates.weight.T + m.gates.bias).sigmoid().chunk(2, -1)
+    penalty, size = torch.diag_embed(0.25 + torch.log1p(m.penalty.exp())), q.shape[-1]
+    both = torch.cat([k, by_head(v)], -1)  # what H and G sum for each key
+
+    def step(t: int, S: Tensor) -> tuple[Tensor, Tensor]:
+        S = forget[:, t, :, None, None] * S + outer(beta[:, t, :, None] * k[:, t], both[:, t])
+        solution = torch.linalg.solve(S[..., :size] + penalty, q[:, t])
+        return S, readout(S[..., size:], solution)
+
+    o = recurrence(step, size, both.shape[-1])
+    return rms(o, m.norm.weight, 1e-6).flatten(2) @ m.out_proj.weight.T
 
 
 def kda(m: Mixer, x: Tensor) -> Tensor:
@@ -174,7 +217,7 @@ def kda(m: Mixer, x: Tensor) -> Tensor:
     q, k, v = (by_head(t) for t in F.silu(convolved(m, u)).split(m.qkv_sizes, -1))
     dt = by_head(F.softplus(low @ m.decay_proj.weight.T + m.dt_bias))
     alpha = torch.exp(-m.A_log.exp()[:, None] * dt).unsqueeze(-1)
-    o = rms(delta(q, k, v, beta.sigmoid(), alpha), m.norm.weight, 1e-5).flatten(2)
+    o = rms(delta(q, k, v, fraction(m, beta), alpha), m.norm.weight, 1e-5).flatten(2)
     return (o * (low_gate @ m.gate_proj.weight.T).sigmoid()) @ m.out_proj.weight.T
 
 
@@ -323,18 +366,48 @@ def test_every_mixer_has_an_equation_in_this_file() -> None:
     assert not missing, f"{missing}: write the equation of each as a function with the name of the mixer in this file"
 
 
+# Settings that change the equation of a mixer.
+SETTINGS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {"eigenvalues": "negative"}) for name in ("deltanet", "gated-deltanet", "kda")),
+    ("gated-deltaproduct", {"eigenvalues": "positive"}),
+    ("gated-deltaproduct", {"householders": 1}),
+    ("gated-deltaproduct", {"householders": 5, "state": 3, "inner": 12}),
+]
+
+
 @pytest.mark.parametrize(("name", "conv"), CONVOLUTIONS)
 def test_outputs_and_gradients_equal_the_equation(name: str, conv: int | None) -> None:
-    """Both the chunked and the full pass are checked, with gradients of all weights and inputs."""
-    mixer, x = make_mixer(name, conv), tokens().requires_grad_()
-    weight = tokens(2 * WIDTH if mixer.shares_values else WIDTH, seed=2)
+    check_outputs_and_gradients(make_mixer(name, conv), name)
+
+
+@pytest.mark.parametrize(("name", "settings"), SETTINGS)
+def test_settings_change_the_equation(name: str, settings: dict[str, Any]) -> None:
+    check_outputs_and_gradients(make_mixer(name, **settings), name)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+@pytest.mark.parametrize("name", ["gated-deltaproduct", "mesa"])
+def test_small_and_large_gradients_equal_those_of_the_equation(name: str, scale: float) -> None:
+    check_outputs_and_gradients(make_mixer(name), name, scale)
+
+
+def check_outputs_and_gradients(mixer: Mixer, name: str, scale: float = 1.0) -> None:
+    """Check both the chunked and the full pass, with gradients of all weights and inputs.
+
+    Args:
+        mixer: the mixer in float64.
+        name: its name.
+        scale: size of the gradients of the outputs.
+    """
+    x = tokens().requires_grad_()
+    weight = scale * tokens(2 * WIDTH if mixer.shares_values else WIDTH, seed=2)
     expected, leaves = EQUATIONS[name](mixer, x), [x, *mixer.parameters()]
     outs = (expected, mixer(x, mixer.start(BATCH))[0], mixer.full_pass(x))
     expected_grads, *grads = (torch.autograd.grad((out * weight).sum(), leaves, allow_unused=True) for out in outs)
     for actual, gradients in zip(outs[1:], grads, strict=True):
         torch.testing.assert_close(actual, expected, atol=1e-10, rtol=1e-10)
         for one, other in zip(gradients, expected_grads, strict=True):
-            torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
+            torch.testing.assert_close(one / scale, other / scale, atol=1e-9, rtol=1e-9)
     x, mixer = x.detach().float(), mixer.float()
     tolerance = (
         1e-4 if name == "hyena" else 1e-5
