@@ -247,9 +247,9 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
             )
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Return parameter groups in which A_log, D, dt_bias, penalty, skip and frequency have no weight decay. For Mamba
-        and Mamba-2, this is as in mamba-ssm. In Safari, the other parameters of Hyena's filter have no weight decay either;
-        in the release of RWKV, this holds for all parameters that are not matrices."""
+        """Return parameter groups in which A_log, D, dt_bias, penalty, skip and frequency have no weight decay. For
+        Mamba and Mamba-2, this is as in mamba-ssm. In Safari, the other parameters of Hyena's filter have no weight
+        decay either; in the release of RWKV, this holds for all parameters that are not matrices."""
         return split_by_weight_decay(self, (".A_log", ".D", ".dt_bias", ".penalty", ".skip", ".frequency"))
 
     def finish(self, hidden: Float[Tensor, "B Q _"]) -> Float[Tensor, "B Q D"]:

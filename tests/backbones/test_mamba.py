@@ -145,6 +145,8 @@ def test_the_recurrence_and_the_residual_stream_are_in_float32_under_autocast() 
         ("mamba2", {"A_log", "D", "dt_bias"}),
         ("gated-deltanet", {"A_log", "dt_bias"}),
         ("kda", {"A_log", "dt_bias"}),
+        ("gated-deltaproduct", {"A_log", "dt_bias"}),
+        ("mesa", {"penalty"}),
         ("hyena", {"skip", "frequency"}),
     ],
 )

@@ -43,7 +43,7 @@ def test_every_mixer_has_a_backbone_with_its_name() -> None:
 @pytest.mark.parametrize("name", UNIFORM)
 def test_a_backbone_has_the_settings_that_its_mixer_uses(name: str) -> None:
     uses, settings = MIXERS.subclass(name).uses, BACKBONES.get(name).Settings.model_fields
-    for key in ("heads", "inner", "state", "rank", "filter_order"):
+    for key in ("heads", "inner", "state", "rank", "filter_order", "eigenvalues", "householders"):
         assert (key in settings) == (key in uses)
     assert ("max_points" in settings) == ("longest" in uses)
     # These settings are common to all backbones.
@@ -60,6 +60,8 @@ COUNTS = {
     "gla": 4 * D * D + 24.5 * D + D // H,
     "deltanet": 4 * D * D + D * H + 12 * D + D // H,
     "gated-deltanet": 6 * D * D + 2 * D * H + 4 * 3 * D + 2 * H + 2 * 12,
+    "gated-deltaproduct": 8.25 * D * D + 3 * D * H + 4 * 5.25 * D + 2 * H + 2 * 12,
+    "mesa": 4 * D * D + 8 * D + D + 2 * (D + 1) * H + D // H,
     "kda": 4 * D * D + 4 * D * (D // H) + D * H + 12 * D + H + D + D // H,
     "mlstm": 6 * D * D + (38 + 12 * H) * D + 2 * H,
     "lstm": 8 * D * D + 8 * D,
@@ -92,8 +94,11 @@ def test_a_state_has_the_documented_size(name: str) -> None:
     longer = {"max_points": 30} if name == "hyena" else {}
     backbone = model(name, layers=1, width=D, **longer)
     sizes = [backbone.condition(points(count)).nbytes // 4 for count in (5, 20)]
-    values = {"retnet": 2 * D, "mamba2": 2 * D, "mlstm": 2 * D, "gated-deltanet": 2 * 3 * D // 4}.get(name, D)
-    rows = {"based": 1 + 16 + 136, "mamba2": 64, "gla": D // H // 2, "mlstm": 2 * D // H, "gated-deltanet": 12}
+    wide = 2 * 3 * D // 4
+    values = {"retnet": 2 * D, "mamba2": 2 * D, "mlstm": 2 * D, "gated-deltanet": wide, "gated-deltaproduct": wide}
+    values |= {"mesa": D + D}  # H and G
+    rows = {"based": 1 + 16 + 136, "mamba2": 64, "gla": D // H // 2, "mlstm": 2 * D // H}
+    rows |= {"gated-deltanet": 12, "gated-deltaproduct": 12}
     if name in ("attention", "hyena"):
         assert sizes[1] > 2 * sizes[0]
         return
@@ -102,9 +107,10 @@ def test_a_state_has_the_documented_size(name: str) -> None:
         assert sizes[0] == 2 * D * (2 if name == "lstm" else 1)
         return
     normaliser = H if name in ("linear-attention", "based", "mlstm") else 0
-    matrix = rows.get(name, D // H) * (values + normaliser)
+    matrix = rows.get(name, D // H) * (values.get(name, D) + normaliser)
     windows = {"mamba2": 3 * (2 * D + 128), "deltanet": 9 * D, "gated-deltanet": 9 * D, "kda": 9 * D, "rwkv7": D}
-    window = {**windows, "mlstm": 3 * 2 * D}.get(name, 0)
+    windows |= {"mlstm": 3 * 2 * D, "gated-deltaproduct": 3 * 21 * D // 4, "mesa": 3 * 2 * D}
+    window = windows.get(name, 0)
     expected = 2 * (matrix + window + (H if name == "mlstm" else 0))
     assert sizes[0] == expected, "add the documented rows, values and window of the mixer to this test"
 
@@ -146,6 +152,8 @@ def test_other_mixers_pass_on_the_values_of_the_first_rwkv7_layer() -> None:
         ("retnet", {"width": 12}, "bad-value", ["backbone.state", "backbone.width", 3]),
         ("hybrid", {"mixers": ["attention"], "state": 3}, "not-applicable", ["backbone.state", "attention"]),
         ("hybrid", {"mixers": ["rwkv7"], "inner": 64}, "not-applicable", ["backbone.inner", "rwkv7"]),
+        ("hybrid", {"mixers": ["gla"], "eigenvalues": "negative"}, "not-applicable", ["backbone.eigenvalues", "gla"]),
+        ("hybrid", {"mixers": ["kda"], "householders": 2}, "not-applicable", ["backbone.householders", "kda"]),
         ("lstm", {"feedforward": 3}, "conflict", ["backbone.feedforward", "-o backbone.mlp=swiglu"]),
     ],
 )

@@ -35,8 +35,10 @@ SMALL: dict[str, list[dict[str, object]]] = {
     "mamba": [{"layers": 2, "width": 8, "state": 4, "dt_rank": 2}],
     **{
         name: [{"layers": 2, "width": 8, "heads": 2}]
-        for name in ("linear-attention", "gla", "deltanet", "gated-deltanet", "kda", "rwkv7", "mlstm", "attention")
+        for name in ("linear-attention", "gla", "gated-deltanet", "kda", "rwkv7", "mlstm", "attention", "mesa")
     },
+    "deltanet": [{"layers": 2, "width": 8, "heads": 2, "eigenvalues": "negative"}],
+    "gated-deltaproduct": [{"layers": 2, "width": 8, "heads": 2, "householders": 3}],
     "based": [{"layers": 2, "width": 8, "heads": 2, "state": 3}],
     "retnet": [{"layers": 2, "width": 8, "heads": 2, "conv": 4}],
     "mamba2": [{"layers": 2, "width": 8, "heads": 2, "state": 4}],

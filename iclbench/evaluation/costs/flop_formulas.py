@@ -120,6 +120,11 @@ def _solve_by_factors(args: Sequence[Any], out: Any) -> int:
     return 2 * _triangular_solve(args, out)
 
 
+def _solve_by_cholesky_factor(args: Sequence[Any], out: Any) -> int:
+    """Two triangular solves; the factor is the second argument."""
+    return 2 * _triangular_solve(args[1:], out)
+
+
 def _distances(args: Sequence[Any], out: Any) -> int:
     """A difference, a power and a sum in each dimension."""
     return 3 * out.numel() * args[0].shape[-1]
@@ -167,6 +172,7 @@ FORMULAS: dict[str, Formula] = {
     "_fft_c2r": _fourier(lambda args, out: out),
     "_fft_c2c": _fourier(None),
     "linalg_cholesky_ex": _cholesky,
+    "cholesky_solve": _solve_by_cholesky_factor,
     "linalg_solve_triangular": _triangular_solve,
     "_linalg_solve_ex": _solve,
     "linalg_lu_solve": _solve_by_factors,

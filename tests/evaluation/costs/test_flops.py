@@ -145,6 +145,7 @@ def test_flops_of_linear_solvers_match_the_textbook() -> None:
     lower = torch.linalg.cholesky(matrix)
     solution = lambda: torch.linalg.solve_triangular(lower, right_side, upper=False)  # noqa: E731
     assert count_flops(solution) == B * n**2 * columns
+    assert count_flops(lambda: torch.cholesky_solve(right_side, lower)) == B * 2 * n**2 * columns
     assert count_flops(lambda: torch.linalg.solve(matrix, right_side)) == B * (2 * n**3 // 3 + 2 * n**2 * columns)
     factors, pivots = torch.linalg.lu_factor(matrix)
     assert count_flops(lambda: torch.linalg.lu_solve(factors, pivots, right_side)) == B * 2 * n**2 * columns
@@ -262,7 +263,7 @@ BY_HAND: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...], ...], int
 IN_OTHER_TESTS = """
     mm bmm addmm convolution convolution_backward _scaled_dot_product_flash_attention_for_cpu
     _scaled_dot_product_flash_attention_for_cpu_backward _fft_r2c _fft_c2r _fft_c2c linalg_cholesky_ex
-    linalg_solve_triangular _linalg_solve_ex linalg_lu_solve _cdist_forward mul native_layer_norm
+    cholesky_solve linalg_solve_triangular _linalg_solve_ex linalg_lu_solve _cdist_forward mul native_layer_norm
     native_layer_norm_backward native_group_norm mkldnn_rnn_layer mkldnn_rnn_layer_backward _softmax cumsum cummax
     softplus_backward log_sigmoid_forward log_sigmoid_backward elu_backward
 """

@@ -20,10 +20,12 @@ from iclbench.contracts import example_episodes
 from iclbench.core.task import TaskShape
 from iclbench.layers.linear_recurrence import Terms, linear_recurrence
 from iclbench.layers.mixers.gated_deltanet import GatedDeltaNet
+from iclbench.layers.mixers.gated_deltaproduct import pad_steps
 from iclbench.layers.mixers.kda import KDA
 from iclbench.layers.mixers.mamba2 import Mamba2
 from iclbench.layers.mixers.mixer import Mixer, Sizes
 from iclbench.layers.mixers.mlstm import gated_terms, running_max
+from iclbench.layers.ridge_recurrence import ridge_recurrence
 
 WIDTH, HEADS = 16, 4
 SHAPE = TaskShape(x_dim=4, points=12)
@@ -180,7 +182,7 @@ FLA = os.environ.get("FLA_CHECKOUT")
 def test_the_recurrence_matches_the_naive_code_in_flash_linear_attention(path: str, function: str) -> None:
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 3, 40, 8, generator=generator) for _ in range(3))
-    k, beta = F.normalize(k, dim=-1), torch.rand(2, 3, 40, 1, generator=generator)
+    k, beta = F.normalize(k, dim=-1), 2 * torch.rand(2, 3, 40, 1, generator=generator)
     g = -torch.rand(2, 3, 40, 8 if path in ("kda", "gla") else 1, generator=generator)
     t = [tensor.transpose(1, 2).contiguous() for tensor in (q, k, v, g, beta)]
     naive = getattr(_load_module(Path(FLA or "") / "fla" / "ops" / path / "naive.py"), function)
@@ -198,6 +200,41 @@ def test_the_recurrence_matches_the_naive_code_in_flash_linear_attention(path: s
         terms = Terms(q * scale, k, v, g)
     actual, _ = linear_recurrence(terms, torch.zeros(2, 3, 8, 8))
     torch.testing.assert_close(actual, expected.to(actual), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.skipif(FLA is None, reason="FLA_CHECKOUT, a checkout of flash-linear-attention, is not set")
+def test_several_steps_per_token_match_the_naive_code_in_flash_linear_attention() -> None:
+    generator, steps = torch.Generator().manual_seed(0), 3
+    q, g = torch.randn(2, 40, 3, 8, generator=generator), -torch.rand(2, 40, 3, generator=generator)
+    k, v = (torch.randn(2, steps * 40, 3, 8, generator=generator) for _ in range(2))
+    k, beta = F.normalize(k, dim=-1), 2 * torch.rand(2, steps * 40, 3, generator=generator)
+    naive = _load_module(Path(FLA or "") / "fla" / "ops" / "gated_delta_product" / "naive.py")
+    expected, state = naive.naive_recurrent_gated_delta_product(
+        q, k, v, g, beta, None, None, num_householder=steps
+    )  # the scale and the bounds of sequences are not used
+    q, decay = pad_steps(q.flatten(2), steps - 1, 0).unflatten(2, (3, 8)), pad_steps(g, 0, steps - 1)
+    q, k, v, decay, beta = (t.transpose(1, 2) for t in (q, k, v, decay.unsqueeze(-1), beta.unsqueeze(-1)))
+    terms = Terms(q, beta * k, v, decay, decay.exp() * k, -beta * k)
+    actual, after = linear_recurrence(terms, torch.zeros(2, 3, 8, 8))
+    torch.testing.assert_close(actual[:, :, steps - 1 :: steps].transpose(1, 2), expected, atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(after, state, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.skipif(FLA is None, reason="FLA_CHECKOUT, a checkout of flash-linear-attention, is not set")
+def test_the_solutions_of_mesa_match_the_naive_code_in_flash_linear_attention() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 40, 3, 8, generator=generator) for _ in range(3))
+    q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+    g, beta = -torch.rand(2, 40, 3, generator=generator), torch.rand(2, 40, 3, generator=generator)
+    penalty = 0.25 + torch.rand(3, 8, generator=generator)
+    naive = _load_module(Path(FLA or "") / "fla" / "ops" / "mesa_net" / "naive.py")
+    expected, covariance, memory = naive.naive_mesa_net_exact(q, k, v, g, penalty, beta)
+    q, k, v, g, beta = (t.transpose(1, 2) for t in (q, k, v, g.unsqueeze(-1), beta.unsqueeze(-1)))
+    solutions, our_covariance = ridge_recurrence(Terms(q, beta * k, k, g), penalty, torch.zeros(2, 3, 8, 8))
+    actual, our_memory = linear_recurrence(Terms(solutions, beta * k, v, g), torch.zeros(2, 3, 8, 8))
+    pairs = [(actual.transpose(1, 2), expected), (our_covariance, covariance), (our_memory, memory)]
+    for ours, theirs in pairs:
+        torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)
 
 
 def _load_module(path: Path) -> ModuleType:
