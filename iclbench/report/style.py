@@ -103,6 +103,8 @@ PATHS = {
     "drop": "M0,-1L0.6,0.1A0.6,0.6,0,1,1,-0.6,0.1Z",
     "slab": "M-1,-0.4L1,-0.4L1,0.4L-1,0.4Z",
     "crown": "M-0.9,0.8L-0.9,-0.7L-0.4,0L0,-0.8L0.4,0L0.9,-0.7L0.9,0.8Z",
+    "bars": "M-0.9,-0.9L-0.25,-0.9L-0.25,0.9L-0.9,0.9ZM0.25,-0.9L0.9,-0.9L0.9,0.9L0.25,0.9Z",
+    "cup": "M-0.9,-0.8L-0.35,-0.8L-0.35,0.25L0.35,0.25L0.35,-0.8L0.9,-0.8L0.9,0.85L-0.9,0.85Z",
     "saltire": "M-0.9,-0.5L-0.5,-0.9L0,-0.4L0.5,-0.9L0.9,-0.5L0.4,0L0.9,0.5L0.5,0.9L0,0.4L-0.5,0.9L-0.9,0.5L-0.4,0Z",
 }
 # Dashes of variants by their position encoding, and the dash of other variants.
@@ -126,8 +128,10 @@ BACKBONE_STYLES: dict[str, tuple[str, str, str]] = {
     "gla": ("#9855EA", "arrow", "causal"),
     "deltanet": ("#6B2478", "chevron", "causal"),
     "gated-deltanet": ("#0C55B9", "trapezoid", "causal"),
+    "gated-deltaproduct": ("#972E00", "bars", "causal"),
     "kda": ("#5916C1", "parallelogram", "causal"),
     "rwkv7": ("#546E35", "ell", "causal"),
+    "mesa": ("#7D5C8B", "cup", "causal"),
     "mlstm": ("#6C0A33", "kite", "causal"),
     "lstm": ("#26090B", "notch", "causal"),
     "gru": ("#01264E", "drop", "causal"),
