@@ -271,13 +271,11 @@ class Reference:
             raise LookupError(f"{a} and {b} lack some of the seeds {pair.seeds} on {task} at {preset}")
         return difference_and_p[0]
 
-    def open_pairs(self, a: str, b: str) -> int:
-        """The number of tasks on which the difference of a prespecified pair is not significant after Holm's
-        correction.
-        """
+    def open_tasks(self, a: str, b: str) -> list[str]:
+        """The tasks on which the difference of a prespecified pair is not significant after Holm's correction."""
         tasks = next(named.tasks for named in grid("reference").pairs if (named.a, named.b) == (a, b))
         significant = self.holding()
-        return sum((a, b, task) not in significant for task in tasks)
+        return [task for task in tasks if (a, b, task) not in significant]
 
     def loss_from_other_label(self, model: str) -> float:
         """The decrease of the log-likelihood of a model if it is given two images of another character."""
