@@ -102,7 +102,7 @@ def write_report(
         results: results folder.
         folder: folder of the report (default: `report` in the results folder).
         tasks: names of tasks (default: all tasks).
-        contestants: names of models, baselines and oracles to include (default: all).
+        contestants: names of models, runs, baselines and oracles to include (default: all).
 
     Returns:
         The path of the HTML page.
@@ -110,7 +110,7 @@ def write_report(
     Raises:
         UsageError: the results folder has no results, or the folder of the report contains a page, tables or figures
             that are not from a report.
-        UnknownNameError: a task or a contestant has no results.
+        UnknownNameError: a task, contestant or run has no results.
 
     >>> from tempfile import TemporaryDirectory
     >>> from iclbench.api.tasks import task

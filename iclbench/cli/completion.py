@@ -52,6 +52,10 @@ def several_contestants(incomplete: str) -> list[str]:
     return _after_last_comma(incomplete, [*backbones(), *baselines()])
 
 
+def several_contestants_and_runs(ctx: Any, incomplete: str) -> list[str]:
+    return _after_last_comma(incomplete, [*backbones(), *baselines(), *runs(ctx)])
+
+
 def language_tasks(incomplete: str) -> list[str]:
     return _after_last_comma(incomplete, _cards("tasks/language", "tasks/language/suites"))
 

@@ -71,8 +71,8 @@ def command(
         list[str] | None,
         typer.Option(
             "--contestants",
-            autocompletion=completion.several_contestants,
-            help=f"Show only these models, baselines and oracles; {_SEVERAL_HINT}.",
+            autocompletion=completion.several_contestants_and_runs,
+            help=f"Show only these models, runs, baselines and oracles; {_SEVERAL_HINT}.",
         ),
     ] = None,
     only: Annotated[

@@ -76,14 +76,14 @@ def build(
         formats: formats of pictures, "png", "svg" and "pdf" (default: none, because drawing takes most of the time).
         title: title of the page.
         tasks: the tasks to report on (default: all).
-        contestants: the contestants to show (default: all).
+        contestants: the contestants and runs to show (default: all).
         only: the names of the sections to write, as in `sections` (default: all).
         processes: number of processes that create sections.
         progress: called after every section.
 
     Raises:
-        UsageError: the folder has no results (code `nothing-to-do`); a format, task, contestant or section is unknown
-            (`unknown-name`); `out` contains a page, tables or figures that are not from a report (`exists`).
+        UsageError: the folder has no results (code `nothing-to-do`); a format, task, contestant, run or section is
+            unknown (`unknown-name`); `out` contains a page, tables or figures that are not from a report (`exists`).
         IclbenchError: `out` cannot be written (`unreadable-file`).
     """
     for name in sorted(set(formats) - set(exports.FORMATS)):

@@ -121,12 +121,12 @@ def load_results(results: Path, tasks: Sequence[str] = (), contestants: Sequence
     Args:
         results: the folder.
         tasks: names of the tasks to read (default: all).
-        contestants: names of the contestants to show (default: all). The name of a model that is not a contestant
-            selects all contestants of the model.
+        contestants: names of the contestants and runs to show (default: all). The name of a model that is not a
+            contestant selects all contestants of the model. The name of a run selects only the rows of the run.
 
     Raises:
         UsageError: the folder has no results (code `nothing-to-do`).
-        UnknownNameError: a task or a contestant has no results.
+        UnknownNameError: a task, contestant or run has no results.
     """
     problems: list[tables.TableError] = []
     values, packed = (tables.read_all("values", results, problems, packed) for packed in (False, True))
@@ -168,14 +168,15 @@ def load_results(results: Path, tasks: Sequence[str] = (), contestants: Sequence
         table["contestant"] = row_contestants.fillna(table["contestant"])
     hidden_rows = values.iloc[:0]
     if contestants:
-        selected = _selected_contestants(contestants, pd.concat([values, language_rows]))
-        is_selected = values["contestant"].isin(selected)
+        selection = _Selection.of(contestants, pd.concat([values, language_rows]))
+        is_selected = selection.contains(values)
         hidden_rows, values = values[~is_selected], values[is_selected]
-        costs, cells, trials, language_rows, language_costs = (
-            rows[rows["contestant"].isin(selected)].reset_index(drop=True)
-            for rows in (costs, cells, trials, language_rows, language_costs)
+        costs, cells, language_rows, language_costs = (
+            rows[selection.contains(rows)].reset_index(drop=True)
+            for rows in (costs, cells, language_rows, language_costs)
         )
-        examples = examples[examples["contestant"].isna() | examples["contestant"].isin(selected)]
+        trials = trials[trials["contestant"].isin(selection.contestants)].reset_index(drop=True)
+        examples = examples[examples["contestant"].isna() | selection.contains(examples)]
     # Sections select many small frames, which is faster with Python strings.
     values, hidden_rows, costs, examples, cells, language_rows, language_costs = map(
         tables.with_python_strings, (values, hidden_rows, costs, examples, cells, language_rows, language_costs)
@@ -199,21 +200,42 @@ def load_results(results: Path, tasks: Sequence[str] = (), contestants: Sequence
     )
 
 
-def _selected_contestants(names: Sequence[str], rows: pd.DataFrame) -> set[str]:
-    """The contestants with these names. The name of a model that is not a contestant selects all contestants of the
-    model."""
-    contestant_models = rows.loc[rows["kind"].ne("published"), ["contestant", "model"]].drop_duplicates()
+@dataclass(frozen=True)
+class _Selection:
+    """The contestants and the single runs to show."""
+
+    contestants: frozenset[str]
+    runs: frozenset[str]
+
+    @classmethod
+    def of(cls, names: Sequence[str], rows: pd.DataFrame) -> _Selection:
+        """Find each name among contestants, then models, then runs."""
+        rows = rows.loc[rows["kind"].ne("published"), ["contestant", "model", "run"]].drop_duplicates()
+        contestants = _by_canonical_name(rows["model"], rows["contestant"])
+        contestants |= _by_canonical_name(rows["contestant"], rows["contestant"])
+        runs = _by_canonical_name(rows["run"], rows["run"])
+        selected_contestants, selected_runs = set[str](), set[str]()
+        for name in names:
+            if (key := canonical(name)) in contestants:
+                selected_contestants |= contestants[key]
+            elif key in runs:
+                selected_runs |= runs[key]
+            else:
+                known = {*rows["contestant"], *rows["run"]}
+                raise UnknownNameError("contestant or run", name, known, "(with results)")
+        return cls(frozenset(selected_contestants), frozenset(selected_runs))
+
+    def contains(self, rows: pd.DataFrame) -> pd.Series:
+        return rows["contestant"].isin(self.contestants) | rows["run"].isin(self.runs)
+
+
+def _by_canonical_name(names: pd.Series, values: pd.Series) -> dict[str, set[str]]:
+    """The values of each name. Missing names have no values."""
     by_name: dict[str, set[str]] = {}
-    for contestant, model in contestant_models.itertuples(index=False):
-        if pd.notna(model):
-            by_name.setdefault(canonical(str(model)), set()).add(str(contestant))
-    by_name |= {canonical(str(name)): {str(name)} for name in contestant_models["contestant"]}
-    for name in names:
-        if canonical(name) not in by_name:
-            raise UnknownNameError(
-                "contestant", name, contestant_models["contestant"].unique(), "(contestants with results)"
-            )
-    return set().union(*(by_name[canonical(name)] for name in names))
+    for name, value in zip(names, values, strict=True):
+        if pd.notna(name):
+            by_name.setdefault(canonical(str(name)), set()).add(str(value))
+    return by_name
 
 
 def results_from_values(values: pd.DataFrame) -> Results:

@@ -72,6 +72,25 @@ def test_the_name_of_a_baseline_selects_all_its_variants(results: Path) -> None:
     assert set(load_results(results, contestants=["lasso"]).rows["contestant"]) == names
 
 
+def test_the_name_of_a_run_selects_only_its_rows(results: Path) -> None:
+    all_rows = load_results(results, ["linear"]).rows
+    run = next(run for run in all_rows["run"] if run.startswith("linear-gpt2-"))
+    selected = load_results(results, ["linear"], [run.replace("-", "_"), "xgboost"])
+    is_measured = selected.rows["kind"].ne("published")
+    assert set(selected.rows.loc[is_measured, "run"]) == {run, "xgboost"}
+    gpt2_runs = set(all_rows.loc[all_rows["contestant"].eq("gpt2") & all_rows["kind"].eq("backbone"), "run"])
+    assert gpt2_runs > {run}
+    expected = all_rows.loc[all_rows["run"].eq(run), "value"]
+    assert selected.rows.loc[selected.rows["run"].eq(run), "value"].tolist() == expected.tolist()
+    assert set(selected.costs["run"]) <= {run, "xgboost"} and run in set(selected.costs["run"])
+
+
+def test_error_for_unknown_run_suggests_similar_runs(results: Path) -> None:
+    with pytest.raises(UnknownNameError) as error:
+        load_results(results, contestants=["linear-gpt2-smal-s0"])
+    assert "'linear-gpt2-small-s0'" in str(error.value) and "\n" not in str(error.value)
+
+
 def test_error_for_unknown_contestant_suggests_similar_names(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
