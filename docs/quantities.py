@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from docs.checksums import checksum
 from iclbench.analysis import over_training
 from iclbench.analysis.normalised import Contest, contests
 from iclbench.analysis.pairs import Difference, score_difference
@@ -77,7 +78,7 @@ class Reference:
         """The names that templates may use: public methods, functions of this module, and lists of models and tasks."""
         methods = {name: getattr(self, name) for name, member in vars(type(self)).items() if _is_public(name, member)}
         others = [trained, card, published, verdict, is_equal, grid, benchmark, package]
-        others += [exit_codes, default_bytes, window_rule, mean, lowest_after_peak]
+        others += [checksum, exit_codes, default_bytes, window_rule, mean, lowest_after_peak]
         core, functions = list(load_grid("reference")[1].parts[0].backbones), self._functions()
         cards = [card(task).presets["grid"] for task in functions]
         return (
