@@ -10,7 +10,7 @@ import json
 import re
 import tempfile
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 from docs.checksums import checksum
+from iclbench import tables
 from iclbench.analysis import over_training
 from iclbench.analysis.normalised import Contest, contests
 from iclbench.analysis.pairs import Difference, score_difference
@@ -54,6 +55,30 @@ def nothing_but(packed: Path, tasks: Sequence[str] = ()) -> Iterator[Path]:
         yield alone.parent
 
 
+class Quantities(Mapping[str, Any]):
+    """The names that templates may use.
+
+    Args:
+        functions: the functions, by name.
+        constants: functions that compute the constants, by name. Each is called when the constant is first used, so
+            that a page that does not use the results can be rendered without them.
+    """
+
+    def __init__(self, functions: Mapping[str, Any], constants: Mapping[str, Callable[[], Any]]) -> None:
+        self._values, self._constants = dict(functions), constants
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._values:
+            self._values[name] = self._constants[name]()
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._values, **self._constants})
+
+    def __len__(self) -> int:
+        return len({**self._values, **self._constants})
+
+
 class Reference:
     """The packed results of a folder.
 
@@ -70,39 +95,60 @@ class Reference:
 
     @cached_property
     def results(self) -> Results:
+        """The packed results.
+
+        Raises:
+            TableError: a file was edited or is damaged.
+        """
         with nothing_but(self.packed, self.tasks) as folder:
-            return load_results(folder, self.tasks)
+            for path in sorted(folder.glob("*/*.parquet")):
+                if not tables.is_intact(path):
+                    name = _relative(self.packed / path.name)
+                    raise tables.TableError(
+                        f"{name} was edited or is damaged; restore it with 'git checkout {name}'",
+                        code="unreadable-file",
+                    )
+            results = load_results(folder, self.tasks)
+        if results.skipped_files:
+            raise tables.TableError(results.skipped_files[0], code="unreadable-file")
+        return results
 
     @cached_property
-    def quantities(self) -> dict[str, Any]:
+    def quantities(self) -> Quantities:
         """The names that templates may use: public methods, functions of this module, and lists of models and tasks."""
         methods = {name: getattr(self, name) for name, member in vars(type(self)).items() if _is_public(name, member)}
         others = [trained, card, published, verdict, is_equal, grid, benchmark, package]
         others += [checksum, exit_codes, default_bytes, window_rule, mean, lowest_after_peak]
-        core, functions = list(load_grid("reference")[1].parts[0].backbones), self._functions()
-        cards = [card(task).presets["grid"] for task in functions]
-        return (
-            methods
-            | {f.__name__: f for f in others}
-            | {
-                "RANKED_CORE": sorted(core, key=lambda model: -mean(self.score(model, task) for task in functions)),
-                "SET_MODELS": [model for model in core if BACKBONES.get(model).order == "set"],
-                "CAUSAL_MODELS": [model for model in core if BACKBONES.get(model).order == "causal"],
-                "MIXER_TASKS": ["linear", "skewed-linear", "sparse-linear", "decision-tree", "relu-network"],
-                "HYENA_FILTER": 5 * 64 + 64 + 2 * (64 * 64 + 64) + 64,
-                "DIMS": [preset.parameters["dim"] for preset in cards],
-                "POINTS": [preset.points for preset in cards],
-                "PAIRS": grid("reference").pairs,
-                "PAIRS_TESTED": sum(len(named.tasks) for named in grid("reference").pairs),
-                "PAIR_SEEDS": max(len(named.seeds) for named in grid("reference").pairs),
-                "CLASSES": [c.title for c in self._contests("grid") if c.evaluator == "next"],
-                "BACKBONES": self.contestants("grid"),
-                "SEQUENCE": self._sequence_models(),
-                "CORE": core,
-                "FUNCTIONS": functions,
-                "ERROR_CODES": CODES,
-            }
+        return Quantities(
+            methods | {f.__name__: f for f in others},
+            {
+                "RANKED_CORE": self._ranked_core,
+                "SET_MODELS": lambda: [model for model in self._core() if BACKBONES.get(model).order == "set"],
+                "CAUSAL_MODELS": lambda: [model for model in self._core() if BACKBONES.get(model).order == "causal"],
+                "MIXER_TASKS": lambda: ["linear", "skewed-linear", "sparse-linear", "decision-tree", "relu-network"],
+                "HYENA_FILTER": lambda: 5 * 64 + 64 + 2 * (64 * 64 + 64) + 64,
+                "DIMS": lambda: [card(task).presets["grid"].parameters["dim"] for task in self.quantities["FUNCTIONS"]],
+                "POINTS": lambda: [card(task).presets["grid"].points for task in self.quantities["FUNCTIONS"]],
+                "PAIRS": lambda: grid("reference").pairs,
+                "PAIRS_TESTED": lambda: sum(len(named.tasks) for named in grid("reference").pairs),
+                "PAIR_SEEDS": lambda: max(len(named.seeds) for named in grid("reference").pairs),
+                "CLASSES": lambda: [c.title for c in self._contests("grid") if c.evaluator == "next"],
+                "BACKBONES": self.contestants,
+                "SEQUENCE": self._sequence_models,
+                "CORE": self._core,
+                "FUNCTIONS": self._functions,
+                "ERROR_CODES": lambda: CODES,
+            },
         )
+
+    def _core(self) -> list[str]:
+        """The backbones that were trained on every applicable task."""
+        return list(load_grid("reference")[1].parts[0].backbones)
+
+    def _ranked_core(self) -> list[str]:
+        """The core, by the mean score over classes of functions, highest first."""
+        functions = self.quantities["FUNCTIONS"]
+        return sorted(self._core(), key=lambda model: -mean(self.score(model, task) for task in functions))
 
     def _functions(self) -> list[str]:
         """The classes of functions on which all core backbones were trained, except `tabular`, whose episodes share
@@ -600,6 +646,10 @@ class Reference:
         if any(each != versions[0] for each in versions):
             raise LookupError("cells were computed with several versions")
         return {name: version.partition("+")[0] for name, version in versions[0].items()}
+
+
+def _relative(path: Path) -> Path:
+    return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
 
 
 def _is_public(name: str, member: object) -> bool:

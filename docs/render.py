@@ -20,6 +20,9 @@ from typing import Any
 
 import numpy as np
 from jinja2 import Environment, StrictUndefined, TemplateError
+from jinja2.meta import find_undeclared_variables
+
+from iclbench.core.errors import IclbenchError
 
 ROOT = Path(__file__).parents[1]
 TEMPLATES = ROOT / "docs" / "templates"
@@ -78,23 +81,31 @@ def render(template: str, functions: Mapping[str, Any], name: str = "template") 
     if problems:
         raise StatementError("\n".join(problems))
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
-    environment.globals = {**functions, **FORMATS}
     source = _FENCED.sub(lambda match: "{% raw %}" + match[0] + "{% endraw +%}", template)
+    place = name
     try:
+        for quantity in sorted(find_undeclared_variables(environment.parse(source)).intersection(functions)):
+            place = f"{name}: {quantity}"
+            environment.globals[quantity] = functions[quantity]
+        place = name
+        environment.globals |= FORMATS
         return environment.from_string(source).render()
-    except (TemplateError, StatementError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise StatementError(f"{name}:{_line(error)}: {error}") from error
+    except LookupError as error:
+        raise StatementError(f"{_place(place, error)}: {error}; restore the results or change the template") from error
+    except (IclbenchError, TemplateError, StatementError, TypeError, ValueError, AttributeError) as error:
+        raise StatementError(f"{_place(place, error)}: {error}") from error
 
 
-def _line(error: BaseException) -> int:
-    """Return the line of the template at which an error was raised."""
+def _place(place: str, error: BaseException) -> str:
+    """Return a place in a template, with the line at which an error was raised if there is one."""
     lines = []
     trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == "<template>":
             lines.append(trace.tb_lineno)
         trace = trace.tb_next
-    return lines[-1] if lines else getattr(error, "lineno", 0)
+    line = lines[-1] if lines else getattr(error, "lineno", None)
+    return place if line is None else f"{place}:{line}"
 
 
 def number(value: float, decimals: int = 0) -> str:
@@ -157,7 +168,9 @@ def when(condition: object, caller: Callable[[], str]) -> str:
     if not isinstance(condition, bool | np.bool_):
         raise StatementError(f"not true or false, but {condition!r}: {' '.join(text.split())[:200]}")
     if not condition:
-        raise StatementError(f"no longer holds: {' '.join(text.split())[:200]}")
+        raise StatementError(
+            f"no longer holds; change the statement or restore the results: {' '.join(text.split())[:200]}"
+        )
     return text
 
 
@@ -186,6 +199,7 @@ def template(path: Path) -> Path:
 def main(*arguments: str) -> int:
     """Render the pages or, with `--check`, print the names of pages that differ from their templates."""
     from docs.quantities import Reference
+    from iclbench.tables import TableError
 
     templates = sorted(TEMPLATES.glob("*.md"))
     wanted = [Path(word).name for word in arguments if not word.startswith("-")]
@@ -203,6 +217,8 @@ def main(*arguments: str) -> int:
         except StatementError as error:
             sys.stderr.write(f"{error}\n")
             failed = True
+            if isinstance(error.__cause__, TableError):
+                break  # all pages with results have the same error
             continue
         if "--check" not in arguments:
             path.write_text(text)

@@ -4,6 +4,7 @@ import re
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from docs.quantities import ROOT, Reference
@@ -63,7 +64,7 @@ def test_a_changed_value_changes_the_page_and_makes_a_statement_false(changed_re
     before = unchanged.score("mamba", "linear")
     statement = f'{{% call when(score("mamba", "linear") <= {before}) %}}It is as it was.{{% endcall %}}'
     assert render(statement, unchanged.quantities) == "It is as it was."
-    with pytest.raises(StatementError, match="template:1: no longer holds: It is as it was"):
+    with pytest.raises(StatementError, match=r"template:1: no longer holds.*: It is as it was"):
         render(statement, changed_reference.quantities)
 
 
@@ -72,6 +73,30 @@ def test_the_error_for_a_value_without_rows_names_its_line(changed_reference: Re
         render('A\n\n{{ score("pt-tnp", "gp-mixture") }}', changed_reference.quantities, "a.md")
     with pytest.raises(StatementError, match=r"a\.md:2: .*nothing"):
         render("A\n{{ nothing(1) }}", {}, "a.md")
+
+
+def test_the_error_for_an_edited_table_is_one_line_that_names_page_quantity_and_file(
+    changed_reference: Reference, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = changed_reference.packed / "linear-grid.values.parquet"
+    pd.read_parquet(path).to_parquet(path)
+    monkeypatch.setattr("docs.quantities.Reference", lambda: changed_reference)
+    assert main("--check", "README.md", "reference-results.md") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "docs/templates/README.md: BACKBONES: " in line and path.name in line and "git checkout" in line
+
+
+def test_the_error_for_a_table_without_a_model_is_one_line_that_names_page_line_and_model(
+    changed_reference: Reference, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("docs.quantities.Reference", lambda: changed_reference)
+    assert main("--check", "papers.md") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match(r"docs/templates/papers\.md:\d+: ", line)
+
+
+def test_a_page_without_results_does_not_need_the_tables(tmp_path: Path) -> None:
+    assert render("{{ word(len(ERROR_CODES)) }}", Reference(tmp_path).quantities)
 
 
 @pytest.mark.parametrize(
