@@ -42,10 +42,24 @@ COMMANDS = (
 _TYPES = {"bool": "", "int": "N", "float": "X", "Path": "PATH"}
 
 
+class _PlainHelpOption:
+    """A mix-in for the classes of commands and groups: the option --help has no placeholder for a value."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        option = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None:
+            option.metavar = ""
+        return option
+
+
+class _Command(_PlainHelpOption, TyperCommand):
+    pass
+
+
 def command_parser(words: str) -> Any:
     """Return the parser of a command such as `lm eval`."""
     app = typer.Typer(add_completion=False)
-    app.command(words.rpartition(" ")[2])(_command_function(words))
+    app.command(words.rpartition(" ")[2], cls=_Command)(_command_function(words))
     return with_plain_help(typer.main.get_command(app), _command_function(words))
 
 
@@ -63,7 +77,7 @@ def lazy_group(prefix: str = "") -> type[TyperGroup]:
     """Return a class of command groups for the commands that begin with this prefix."""
     commands = {name: words for words in COMMANDS for before, _, name in [words.rpartition(" ")] if before == prefix}
 
-    class LazyGroup(TyperGroup):
+    class LazyGroup(_PlainHelpOption, TyperGroup):
         def __init__(self, **settings: Any) -> None:
             super().__init__(**settings)
             self.commands = {name: TyperCommand(name) for name in commands} | dict(self.commands)

@@ -32,6 +32,7 @@ def test_help_contains_the_complete_description_of_every_parameter(
         text = text.replace("\\[", "[")
         assert set(text.split()) <= words, f"{parameter.name}: {text}"
     assert "--debug" in words
+    assert "--help" in words and "bool" not in out
 
 
 @pytest.mark.parametrize("group", ["", "lm"])
