@@ -14,7 +14,7 @@ from iclbench import tables
 from iclbench.core.metrics import metric
 from iclbench.registry import BACKBONES, Backbones, Variant
 from iclbench.report import style
-from iclbench.report.blocks import Figure, Section
+from iclbench.report.blocks import Figure, Section, Table
 from iclbench.report.data import Results
 from iclbench.report.figures import curves, learning
 from iclbench.report.sections import training
@@ -348,6 +348,12 @@ def test_many_backbones_are_split_into_panels_of_causal_and_set_models(report_re
         assert lines["series"].str.count("; ").eq(2).all()
     mean = figure.data[(figure.data["contestant"] == "tnp") & (figure.data["n_context"] == 7)]["value"].item()
     assert mean == pytest.approx(gpt2[gpt2["n_context"] == 7]["value"].mean(), rel=1e-12)
+
+
+def test_captions_begin_with_a_capital_letter(sections: list[Section], targets_sections: list[Section]) -> None:
+    blocks = [block for section in [*sections, *targets_sections] for block in section.walk()]
+    captions = {block.name: block.caption for block in blocks if isinstance(block, Figure | Table)}
+    assert {name: text for name, text in captions.items() if text[:1].islower()} == {}
 
 
 def test_captions_of_figures_without_backbones_do_not_describe_seeds() -> None:

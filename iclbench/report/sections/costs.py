@@ -65,8 +65,8 @@ def _all_costs(task: str, preset: str, costs: pd.DataFrame) -> Table:
     texts = [metric(name).show(value) for name, value in zip(frame["metric"], frame["value"], strict=True)]
     return Table(
         name=f"{slug(task, preset)}-costs",
-        title=f"{task} · {preset}, all costs",
-        caption="means over runs by phase and number of points.",
+        title=f"{task} · {preset}: all costs",
+        caption="Means over runs, by phase and number of points.",
         frame=frame.assign(shown=texts),
         columns=(
             Column("contestant", "contestant"),
