@@ -138,7 +138,11 @@ class TaskConfig(BaseSettings):
         return family_class(self.family).parse_class_shift(shift).name
 
     def build(self, data_dir: Path | None = None) -> Family:
-        """Build the family with these parameters and the stored result of `Family.learn`."""
+        """Build the family with these parameters and the stored result of `Family.learn`.
+
+        Raises:
+            UsageError: a parameter, the head, an evaluator or the number of points does not fit the family.
+        """
         from iclbench.core.answers import check_normaliser
         from iclbench.core.guard import fixed_state
 
@@ -155,6 +159,7 @@ class TaskConfig(BaseSettings):
                 code="not-applicable",
             )
         self.evaluator_names(family, self.evaluators)
+        family.check_shift(family.parse_shift("none"), self.point_count(self.points))
         if not is_ours(cls):  # a normaliser of 0 is reported before training, not only in the evaluation
             check_normaliser(family)
         return family
@@ -599,6 +604,7 @@ def resolve_training(
         train = _merge(train, rates.settings(backbone))
     training = validate(TrainSettings, _merge(train, changes), f"{prefix}train")
     _check_monitoring(task, training)
+    _check_curriculum(task, training, prefix)
     return training
 
 
@@ -652,6 +658,30 @@ def _check_monitoring(task: TaskConfig, train: TrainSettings) -> None:
             f"train.evaluate_every: the card of task '{task.name}' has neither evaluators nor solutions; set it to 0",
             code="not-applicable",
         )
+
+
+def _check_curriculum(task: TaskConfig, train: TrainSettings, prefix: str) -> None:
+    """Raise `UsageError` if a curriculum has no effect on the task, or its first episodes are too short."""
+    where, curriculum = f"{prefix}train.curriculum", train.curriculum
+    if curriculum.dims is not None and (family_class(task.family).is_stream or task.head == "event"):
+        raise UsageError(
+            f"{where}.dims: elements of task '{task.name}' have no inputs; remove it", code="not-applicable"
+        )
+    if curriculum.points is not None:
+        family, end = task.build(), task.point_count(task.points)
+        start = curriculum.points.at(0, end)
+
+        def is_accepted(points: int) -> bool:
+            examples = max(1, points - (task.question == "next"))
+            try:
+                family.check_shift(family.parse_shift(f"points-{examples}"), points)
+            except UsageError:
+                return False
+            return True
+
+        smallest = next((points for points in range(start, end) if is_accepted(points)), end)
+        if smallest > start:
+            raise UsageError(f"{where}.points.start: expected at least {smallest}, got {start}", code="conflict")
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:

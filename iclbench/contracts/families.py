@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 
 import torch
@@ -23,11 +24,32 @@ from iclbench.families.shifts import Kind, Shift
 from iclbench.registry import ESTIMATORS
 
 EPISODES, POINTS = 16, 8
+_LARGEST_POINTS = 1024
 
 
-def draw(family: Family, episodes: int = EPISODES, points: int = POINTS, seed: int = 0, **options: object) -> Episodes:
-    """Sample episodes with a new generator with this seed."""
+def draw(
+    family: Family, episodes: int = EPISODES, points: int | None = None, seed: int = 0, **options: object
+) -> Episodes:
+    """Sample episodes with a new generator with this seed, by default of `points_of(family)` points."""
+    points = points_of(family) if points is None else points
     return family.sample(Request(episodes, points, torch.Generator().manual_seed(seed), **options))  # type: ignore[arg-type]
+
+
+def points_of(family: Family, smallest: int = POINTS) -> int:
+    """Return the number of points to sample: `smallest`, doubled until the family accepts it (`Family.check_shift`)."""
+    points = smallest
+    while points < _LARGEST_POINTS and not accepts(family, points):
+        points *= 2
+    return points
+
+
+def accepts(family: Family, points: int) -> bool:
+    """Return whether the family accepts this number of points."""
+    try:
+        family.check_shift(Shift(), points)
+    except UsageError:
+        return False
+    return True
 
 
 def shifts_of(family: Family) -> list[str]:
@@ -56,14 +78,14 @@ def episodes_have_the_declared_shapes_and_types(family: Family) -> None:
     """Tensors have the shape (batch, points, dim), inputs are float32, masks are boolean, and labels are valid
     classes."""
     episodes = draw(family)
-    context = episodes.context
-    assert context.x.shape == (EPISODES, POINTS, family.x_dim), f"x has shape {tuple(context.x.shape)}"
+    context, points = episodes.context, points_of(family)
+    assert context.x.shape == (EPISODES, points, family.x_dim), f"x has shape {tuple(context.x.shape)}"
     assert context.x.dtype == torch.float32, f"x is {context.x.dtype}"
     assert context.mask.dtype == torch.bool, f"the mask is {context.mask.dtype}"
     if family.classes is None:
-        assert context.y.shape == (EPISODES, POINTS, family.y_dim), f"y has shape {tuple(context.y.shape)}"
+        assert context.y.shape == (EPISODES, points, family.y_dim), f"y has shape {tuple(context.y.shape)}"
     else:
-        assert context.y.shape == (EPISODES, POINTS), f"labels have shape {tuple(context.y.shape)}"
+        assert context.y.shape == (EPISODES, points), f"labels have shape {tuple(context.y.shape)}"
         assert ((context.y >= 0) & (context.y < family.classes)).all(), "a label is not one of the classes"
     assert episodes.scored.shape == episodes.queries.mask.shape, "`scored` does not have the shape of the query points"
     assert not (episodes.scored & ~episodes.queries.mask).any(), "a masked point is scored"
@@ -133,14 +155,15 @@ def the_seed_determines_the_episodes(family: Family) -> None:
 def episodes_differ_from_each_other(family: Family) -> None:
     """No two episodes of a batch are the same. Longer streams are sampled, since short streams of few tokens may be
     equal."""
-    episodes = draw(family, points=4 * POINTS if family.is_stream else POINTS)
+    episodes = draw(family, points=points_of(family, 4 * POINTS) if family.is_stream else None)
     labels = torch.cat([episodes.context.y.flatten(1), episodes.queries.y.flatten(1)], 1)
     assert len(torch.unique(labels, dim=0)) == EPISODES, "two episodes have the same outputs"
 
 
 def every_number_of_points_can_be_sampled(family: Family) -> None:
-    """Episodes with any number of points from 1 can be sampled, and have this number of points."""
-    for points in (1, 2, 3, 30):
+    """Episodes with any number of points from 1 that the family accepts can be sampled, and have this number of
+    points."""
+    for points in filter(partial(accepts, family), (1, 2, 3, 30, points_of(family))):
         episodes = draw(family, episodes=2, points=points)
         assert episodes.context.count == points, f"{episodes.context.count} points instead of {points}"
         assert episodes.context.y.isfinite().all(), f"{points} points: an output is not finite"
@@ -271,7 +294,7 @@ def no_baseline_beats_a_listed_oracle(family: Family) -> None:
         return
     # Related datasets are removed, since they would take most of the time.
     episode_count = 4 * EPISODES if "next" in family.questions else EPISODES
-    points = max(POINTS, min(2 * family.x_dim, 48)) if family.x_dim else 4 * POINTS
+    points = max(POINTS, min(2 * family.x_dim, 48)) if family.x_dim else points_of(family, 4 * POINTS)
     episodes = replace(draw(family, episode_count, points), related=None)
     baselines = _simple_baselines(family)
     oracle_errors = {name: errors for name in oracles if (errors := _oracle_errors(family, name, episodes)) is not None}

@@ -9,7 +9,7 @@ from enum import Enum, auto
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from iclbench.core.errors import UnknownNameError, UsageError, shorten, shorten_to_line
@@ -40,6 +40,15 @@ def _without_duplicates(value: list[Any]) -> list[Any]:
 
 # Annotation for a list without repeated items.
 Unique = AfterValidator(_without_duplicates)
+
+
+def _as_range(value: Any) -> Any:
+    return [value, value] if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+_Value = TypeVar("_Value")
+# A range (smallest, largest). A single number n means (n, n).
+Range = Annotated[tuple[_Value, _Value], Field(strict=False), BeforeValidator(_as_range)]
 
 
 class Role(Enum):

@@ -288,3 +288,18 @@ def test_context_targets_conflict_with_latents_that_encode_the_targets(backbone:
 
 def test_differences_state_old_and_new_values() -> None:
     assert differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}, "d": 4}) == ["a.c: 2 -> 3", "d: None -> 4"]
+
+
+@pytest.mark.parametrize("task", ["recall", "markov", "linear-system", "point-process"])
+def test_a_curriculum_of_dimensions_is_refused_for_elements_without_inputs(task: str) -> None:
+    dims = ["train.curriculum.dims.start=2", "train.curriculum.dims.every=5"]
+    with refused("not-applicable", "-o train.curriculum.dims", task):
+        resolve_run(task, "gpt2", "smoke", overrides=dims)
+
+
+def test_a_curriculum_starts_with_sequences_in_which_a_position_is_scored() -> None:
+    every = "train.curriculum.points.every=5"
+    with refused("conflict", "train.curriculum.points.start", "at least 6"):
+        resolve_run("recall", "gpt2", "smoke", overrides=["train.curriculum.points.start=5", every])
+    resolve_run("recall", "gpt2", "smoke", overrides=["train.curriculum.points.start=6", every])
+    resolve_run("markov", "gpt2", "smoke", overrides=["train.curriculum.points.start=1", every])

@@ -24,7 +24,7 @@ import math
 from collections.abc import Mapping
 from copy import copy
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -34,7 +34,7 @@ from torch import Tensor
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
 from iclbench.core.records import cat
-from iclbench.core.settings import BaseSettings
+from iclbench.core.settings import BaseSettings, Range
 from iclbench.families.base import Family
 from iclbench.families.events import hawkes
 from iclbench.families.events.processes import KINDS, Processes
@@ -44,8 +44,6 @@ from iclbench.families.shifts import Kind, Number, Shift
 
 Rate = Annotated[float, Field(ge=1e-3, le=1e3)]
 Radius = Annotated[float, Field(ge=0, le=0.95)]
-_Value = TypeVar("_Value")
-Range = Annotated[tuple[_Value, _Value], Field(strict=False)]
 
 # Limits of the values of the shifts `time-scale-C` and `branching-R`.
 TIME_SCALES, LARGEST_RADIUS = (1e-6, 1e6), 10.0

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import torch
 from jaxtyping import Float, Int
@@ -23,15 +23,12 @@ from torch import Tensor
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
 from iclbench.core.records import TensorRecord
-from iclbench.core.settings import BaseSettings
+from iclbench.core.settings import BaseSettings, Range
 from iclbench.families.request import Request
 from iclbench.families.sampling import normal
 from iclbench.families.shifts import Kind, Number, Shift
 from iclbench.families.streams.base import ProbeTarget, StreamFamily
 from iclbench.families.streams.kalman import Filters, KalmanFilter
-
-_Value = TypeVar("_Value")
-Range = Annotated[tuple[_Value, _Value], Field(strict=False)]
 
 LARGEST_RADIUS, LARGEST_NOISE = 2.0, 1e3
 # A growing system is sampled only if radius^points is at most this number, because elements are float32.

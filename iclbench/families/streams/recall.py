@@ -1,8 +1,8 @@
 """Associative recall: pairs of a key and a value, followed by queries that are answered by the value of their key.
 
 A sequence consists of n pairs (key, value), followed by queries (key, value) up to its end. Only the values of queries
-are scored. If n pairs and one query do not fit into a sequence, n is reduced until they fit. The plain task is
-multi-query associative recall (Arora et al. 2024, Zoology, arXiv 2312.04927). The variants are:
+are scored. All pairs and at least one query fit into a sequence; larger n are not drawn. The plain task is multi-query
+associative recall (Arora et al. 2024, Zoology, arXiv 2312.04927). The variants are:
 
 - `overwrite`: a pair may repeat the key of an earlier pair with another value, and the last value is the answer;
 - compound keys (`key_tokens = [2, 2]` with few key tokens): each token of a key is also part of other keys;
@@ -29,12 +29,13 @@ from torch import Tensor
 
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
-from iclbench.core.settings import BaseSettings, PositiveFloat
+from iclbench.core.formats import plural
+from iclbench.core.settings import BaseSettings, PositiveFloat, Range
 from iclbench.families.request import Request
 from iclbench.families.shifts import Kind, Number, Shift
 from iclbench.families.streams.base import ProbeTarget, StreamFamily
 
-Length = Annotated[tuple[Annotated[int, Field(ge=1, le=8)], Annotated[int, Field(ge=1, le=8)]], Field(strict=False)]
+Length = Annotated[int, Field(ge=1, le=8)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 _NUMBER_OF_PAIRS = "the number of pairs"
 # Keys of one length are drawn by sorting all possible keys if their number is less than this factor times the square of
@@ -59,9 +60,9 @@ class RecallParameters(BaseSettings):
 
     keys: Annotated[int, Field(ge=2, le=100_000)] = 128
     values: Annotated[int, Field(ge=2, le=100_000)] = 128
-    key_tokens: Length = (1, 1)
-    value_tokens: Length = (1, 1)
-    pairs: Annotated[tuple[Count, Count], Field(strict=False)] = (4, 32)
+    key_tokens: Range[Length] = (1, 1)
+    value_tokens: Range[Length] = (1, 1)
+    pairs: Range[Count] = (4, 32)
     overwrite: Annotated[float, Field(ge=0, lt=1)] = 0.0
     gap_power: PositiveFloat | None = None
 
@@ -157,7 +158,7 @@ class Recall(StreamFamily):
         return shift
 
     def check_shift(self, shift: Shift, points: int) -> None:
-        numbers_of_pairs(self.parameters.pairs, shift, points, self.parameters.longest_pair)
+        check_numbers_of_pairs(self.parameters.pairs, shift, points, self.parameters.longest_pair)
 
     def probe_targets(self, episodes: Episodes, elements: int, shift: str = "none") -> dict[str, ProbeTarget]:
         """Return the targets `value` and `previous_element`.
@@ -285,8 +286,8 @@ class Recall(StreamFamily):
 
 
 def numbers_of_pairs(pairs: tuple[int, int], shift: Shift, points: int, length: int) -> tuple[int, int]:
-    """Return the smallest and the largest number of pairs in sequences of `points` elements. A query fits after the
-    pairs, except in sequences that are too short for one pair and one query.
+    """Return the smallest and the largest number of pairs in sequences of `points` elements: the numbers of the task or
+    the shift that leave space for a query after the pairs.
 
     Args:
         pairs: the range of the task.
@@ -295,20 +296,49 @@ def numbers_of_pairs(pairs: tuple[int, int], shift: Shift, points: int, length: 
         length: largest number of elements of a pair.
 
     Raises:
-        UsageError: the pairs of the shift and a query do not fit.
+        UsageError: not even the smallest number of pairs fits.
     """
-    space = max(1, points // length - 1)
-    if shift.part("pairs") is None:
-        return min(pairs[0], space), min(pairs[1], space)
-    number = int(shift.value("pairs", 1.0))
-    if number > space:
-        shortest = (number + 1) * length
-        raise UsageError(
-            f"shift '{shift.name}': {number} pairs and a query need {shortest} elements, and a sequence has {points}; "
-            f"use the shift points-{shortest - 1}+pairs-{number}",
-            code="conflict",
-        )
-    return number, number
+    smallest, largest = _requested_numbers(pairs, shift)
+    space = points // length - 1
+    if smallest > space:
+        raise _no_space(smallest, smallest, shift, points, length)
+    return smallest, min(largest, space)
+
+
+def check_numbers_of_pairs(pairs: tuple[int, int], shift: Shift, points: int, length: int) -> None:
+    """Raise `UsageError` if pairs and a query do not fit into sequences of `points` elements. The arguments are those
+    of `numbers_of_pairs`.
+
+    All requested numbers of pairs must fit, except under a shift that sets the number of points: there, larger numbers
+    than those that fit are not sampled.
+    """
+    smallest, largest = _requested_numbers(pairs, shift)
+    needed = largest if shift.examples is None else smallest
+    if needed > points // length - 1:
+        raise _no_space(smallest, needed, shift, points, length)
+
+
+def _requested_numbers(pairs: tuple[int, int], shift: Shift) -> tuple[int, int]:
+    number = int(shift.value("pairs", 0.0))
+    return (number, number) if number else pairs
+
+
+def _no_space(smallest: int, needed: int, shift: Shift, points: int, length: int) -> UsageError:
+    """Return the error about `needed` pairs that do not fit, with advice."""
+    shortest, space = (needed + 1) * length, points // length - 1
+    if not shift.parts:
+        advice = f"set task.points={shortest - 1}"
+        if space >= 1:
+            advice += f" or task.pairs=[{min(smallest, space)},{space}]"
+    elif shift.part("pairs") is None:
+        advice = f"use the shift points-{shortest - 1}"
+    else:
+        advice = f"use the shift points-{shortest - 1}+pairs-{needed}"
+    prefix = f"shift '{shift.name}': " if shift.parts else ""
+    return UsageError(
+        f"{prefix}{plural(needed, 'pair')} and a query need {shortest} elements, and a sequence has {points}; {advice}",
+        code="conflict",
+    )
 
 
 def _integers(low: int, high: int, shape: tuple[int, ...], generator: torch.Generator) -> Int[Tensor, "*shape"]:

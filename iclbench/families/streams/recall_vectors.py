@@ -15,19 +15,19 @@ import torch
 from pydantic import Field, model_validator
 
 from iclbench.core.episodes import Episodes, Points
-from iclbench.core.settings import BaseSettings
+from iclbench.core.settings import BaseSettings, Range
 from iclbench.families.request import Request
 from iclbench.families.sampling import normal
 from iclbench.families.shifts import Kind, Number, Shift
 from iclbench.families.streams.base import ProbeTarget, StreamFamily
-from iclbench.families.streams.recall import Count, numbers_of_pairs
+from iclbench.families.streams.recall import Count, check_numbers_of_pairs, numbers_of_pairs
 
 
 class RecallVectorParameters(BaseSettings):
     """Dimension d of keys and values, and the smallest and largest number of pairs of an episode."""
 
     dim: Annotated[int, Field(ge=2, le=10_000)] = 20
-    pairs: Annotated[tuple[Count, Count], Field(strict=False)] = (4, 32)
+    pairs: Range[Count] = (4, 32)
 
     @model_validator(mode="after")
     def _check_pairs(self) -> RecallVectorParameters:
@@ -57,7 +57,7 @@ class RecallVectors(StreamFamily):
         return float(self.parameters.dim)
 
     def check_shift(self, shift: Shift, points: int) -> None:
-        numbers_of_pairs(self.parameters.pairs, shift, points, 2)
+        check_numbers_of_pairs(self.parameters.pairs, shift, points, 2)
 
     def probe_targets(self, episodes: Episodes, elements: int, shift: str = "none") -> dict[str, ProbeTarget]:
         """Return the targets `value`, which is the next vector if it is the value of a query, and

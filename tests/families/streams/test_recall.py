@@ -170,11 +170,45 @@ def test_inconsistent_parameters_are_refused(parameters: dict[str, object], name
 def test_too_short_sequences_and_shifts_with_too_many_pairs_are_refused() -> None:
     with refused("conflict", "points-65+pairs-32"):
         sample(family(), points=64, shift="pairs-32")
-    assert int(sample(family(), points=64).truth["pairs"].max()) == 31
+    assert set(sample(family(), 1000, points=64).truth["pairs"].tolist()) == set(range(4, 32))
+    assert set(sample(family(pairs=[4, 9]), points=12).truth["pairs"].tolist()) == {4, 5}
     with refused("bad-value", "pairs-129", "task.keys"):
         family().parse_shift("pairs-129")
     with refused("bad-value", "overwrite-1"):
         family().parse_shift("overwrite-1")
+
+
+@pytest.mark.parametrize("name", ["recall", "recall-vectors"])
+def test_a_task_whose_sequences_have_no_space_for_all_pairs_and_a_query_is_refused(name: str) -> None:
+    for pairs, points, advice in (
+        ([1, 1], 2, ["task.points=3"]),
+        ([4, 32], 31, ["task.points=65", "task.pairs=[4,15]"]),
+        ([8, 8], 9, ["task.points=17", "task.pairs=[4,4]"]),
+    ):
+        task = resolve_task(name, "grid", {"pairs": pairs, "points": points})[0]
+        with refused("conflict", *advice):
+            task.build()
+        accepted = resolve_task(name, "grid", {"pairs": pairs, "points": int(advice[0].partition("=")[2])})[0]
+        assert accepted.build().sample(Request(8, accepted.points + 1, torch.Generator())).scored.any(1).all()
+
+
+def test_shorter_sequences_of_a_shift_have_the_requested_numbers_of_pairs_that_fit() -> None:
+    task = resolve_task("recall", "grid", {})[0]
+    assert canonical_shifts(task, ["points-15"]) == ["points-15"]
+    assert set(sample(family(), points=16, shift="points-15").truth["pairs"].tolist()) == {4, 5, 6, 7}
+    with refused("conflict", "points-7", "points-9"):
+        canonical_shifts(task, ["points-7"])
+    with refused("conflict", "4 pairs", "10 elements"):
+        sample(family(), points=8)
+
+
+def test_a_number_is_a_range_of_one_number() -> None:
+    assert (
+        family(pairs=5, key_tokens=2, value_tokens=3).parameters
+        == family(pairs=[5, 5], key_tokens=[2, 2], value_tokens=[3, 3]).parameters
+    )
+    with refused("bad-value", "pairs"):
+        family(pairs="5")
 
 
 def is_correct(answer: Tensor, episodes: Episodes) -> Tensor:
