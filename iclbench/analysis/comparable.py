@@ -78,6 +78,9 @@ def drop_other_prompt_sets(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[st
     The name of a prompt set is a hash of everything that determines its episodes. The card's hash is not used, because
     it changes whenever the size of another backbone is added to the card.
 
+    Rows of methods are also removed if no run with a known training length has the same prompts, but runs with other
+    prompts have one. This is the case after a run was deleted, since the rows of methods remain.
+
     Returns:
         The remaining rows, and a message for each removed prompt set.
     """
@@ -91,15 +94,24 @@ def drop_other_prompt_sets(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[st
     rows = values[is_measured & values["prompt_set"].notna()]
     run_counts = rows.groupby(columns)["run"].nunique().reset_index()
     run_counts = run_counts.sort_values(["run", "prompt_set"], ascending=[False, True])
-    others = run_counts[run_counts.duplicated(columns[:-1])].sort_values(columns)
+    group = columns[:4]
+    longest = run_counts.groupby([*group, "prompt_set"])["length"].transform("max")
+    is_orphan = longest.eq(0) & run_counts.groupby(group)["length"].transform("max").gt(0)
+    is_less_used = run_counts.duplicated(columns[:-1])
+    others = run_counts.assign(is_less_used=is_less_used)[is_orphan | is_less_used]
     is_used = pd.Series(True, index=values.index)
-    for other in others.to_dict("records"):
+    for other in others.sort_values(columns).to_dict("records"):
         context = " · ".join(other[c] for c in ("task", "preset", "shift", "test") if other[c] != "prompts")
         # `all` ignores missing values, but rows without a prompt set are used.
         is_other = (values[columns] == pd.Series(other)[columns]).fillna(False).all(axis=1)
         is_removed = is_measured & is_other
+        if not other["is_less_used"]:
+            is_removed &= values["kind"].ne("backbone")
+        if not is_removed.any():
+            continue
+        runs = values.loc[is_removed, "run"].nunique()
         lines.append(
-            f"{context}: {plural(other['run'], 'run')} on another prompt set ({other['prompt_set']}) not used; "
+            f"{context}: {plural(runs, 'run')} on another prompt set ({other['prompt_set']}) not used; "
             f"{_rerun_verb(values[is_removed])} again"
         )
         is_used &= ~is_removed

@@ -318,6 +318,21 @@ def test_prompt_sets_of_different_training_lengths_are_used_unless_the_number_of
     assert used(joined(short, long, *probes))[0] == ["p", "p", "q", "p", "p"]
 
 
+def test_methods_on_prompts_of_a_removed_run_are_not_averaged_with_those_on_the_prompts_of_another_run() -> None:
+    """The prompts of the removed run have no known training length, so its methods would be in all slices."""
+    run = rows([("one", 0, "a")]).assign(evaluator="next", n_context=8)
+    zero = run.assign(run="zero", contestant="zero", kind="baseline", variant=pd.NA)
+    orphans = joined(*(zero.assign(prompt_set="q", run=name, n_context=4) for name in ("zero", "mean")))
+    prompt_sets, (line,) = used(joined(run, zero, orphans))
+    assert prompt_sets == ["p", "p"]
+    assert all(name in line for name in ("bursty", "small", "none", "(q)", "2 runs", "evaluate"))
+    assert used(joined(run, zero, orphans.assign(shift="noisy-1")))[0] == ["p", "p", "q", "q"]
+    assert used(orphans) == (["q", "q"], ())
+    # The failed row of a run stays, and its message is shown.
+    failed = run.assign(run="two", prompt_set="q", status="failed", reason="r", value=pd.NA, n_context=pd.NA)
+    assert used(joined(run, zero, orphans, failed))[0] == ["p", "p", "q"]
+
+
 def test_rows_on_data_that_differ_from_the_training_data_are_not_used() -> None:
     main = rows([("one", 0, "a")]).assign(data="glyphs=omniglot")
     other = main.assign(run="two", trained_data="f1nger", data="glyphs=mine", prompt_set="q")
