@@ -756,3 +756,11 @@ READERS = Registry(
         "bbh": Entry("iclbench.language.tasks.readers.bbh:BBH", "BIG-Bench Hard's JSON files (Suzgun et al. 2022)"),
     },
 )
+
+
+def needs_missing_inputs(backbone: str, family: str) -> bool:
+    """Return whether a built-in backbone needs inputs and the built-in family has none. Classes are not loaded."""
+    backbone_entry, family_entry = BACKBONES.builtin_entries.get(backbone), FAMILIES.builtin_entries.get(family)
+    if backbone_entry is None or family_entry is None:
+        return False
+    return family_entry.without_inputs and not backbone_entry.without_inputs

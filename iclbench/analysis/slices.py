@@ -144,6 +144,11 @@ class Slice:
         lengths = self.results.trained_lengths[rows.index]
         return rows[lengths.isna() | lengths.eq(self.length)]
 
+    @property
+    def family(self) -> str:
+        """The family of the task: a registered name or `package.module:Class`."""
+        return str(self.rows["family"].iloc[0])
+
     @cached_property
     def models(self) -> dict[str, str]:
         """The model of every contestant; for a baseline, its name without the number."""

@@ -80,6 +80,20 @@ def test_the_evaluation_of_a_diverged_run_is_not_listed_as_missing(grid: Grid, t
     assert eval_commands(status="failed", reason="diverged at step 3: the loss is nan") == []
 
 
+def test_only_models_that_can_read_the_elements_are_suggested_for_a_stream(grid: Grid) -> None:
+    values = tables.read_all("values", grid.folder)
+    row = values[values["kind"].eq("backbone") & values["evaluator"].eq("next") & values["shift"].eq("none")].head(1)
+
+    def of(name: str, **columns: object) -> pd.DataFrame:
+        return row.assign(contestant=name, model=name, run=f"{name}-s0", variant=name, **columns)
+
+    stream = {"task": "recall", "family": "recall", "prompt_set": "r"}
+    names = ("gpt2", "tnp", "mamba", "coqe", "thp")
+    rows = pd.concat([*(of(name) for name in names), of("gpt2", **stream)], ignore_index=True)
+    gaps = missing.missing_results(results_from_values(tables.frame("values", rows)))
+    assert [name for task, _, name, what, _ in gaps if (task, what) == ("recall", "everything")] == ["mamba"]
+
+
 @pytest.mark.slow
 def test_the_command_for_a_missing_shift_with_more_examples_has_the_option_shift(grid: Grid, tmp_path: Path) -> None:
     values = tables.read_all("values", grid.folder)

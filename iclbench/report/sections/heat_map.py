@@ -12,7 +12,7 @@ from iclbench.analysis.normalised import Contest
 from iclbench.analysis.separation import MIN_RATIO, SIGNIFICANCE_LEVEL
 from iclbench.core.formats import fixed, integer, plural, slug
 from iclbench.core.metrics import BASELINES_GIVEN_TRUTH, GUESSING_BASELINES, metric
-from iclbench.registry import BACKBONES, FAMILIES
+from iclbench.registry import needs_missing_inputs
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.figures import heat_map
@@ -201,7 +201,7 @@ def heat_map_cells(
         reasons = all_reasons.get((row, name), {})
         text = "; ".join(reason for status_reasons in reasons.values() for reason in status_reasons)
         missing_status = next((status for status in MISSING_STATUSES if status in reasons), "not run")
-        if pd.isna(score) and not reasons and _reads_no_such_inputs(name, by_title[row].task):
+        if pd.isna(score) and not reasons and needs_missing_inputs(name, by_title[row].task.family):
             missing_status, text = "skipped", "the model needs inputs, and streams of tokens or vectors have none"
         statuses.append(missing_status if pd.isna(score) else "ok")
         texts.append(baseline if pd.notna(baseline) else text or ("not computed yet" if pd.isna(score) else ""))
@@ -214,13 +214,6 @@ def heat_map_cells(
     ]
     mask = pd.Series(not_different, cells.index[candidates], dtype=bool).reindex(cells.index, fill_value=False)
     return cells.assign(reason=cells["reason"].mask(mask, NOT_DIFFERENT))
-
-
-def _reads_no_such_inputs(name: str, task: slices.Slice) -> bool:
-    """Whether a built-in backbone needs inputs and the built-in family has none. Classes are not loaded."""
-    families = FAMILIES.builtin_entries
-    backbone, family = BACKBONES.builtin_entries.get(name), families.get(task.rows["family"].iloc[0])
-    return backbone is not None and family is not None and family.without_inputs and not backbone.without_inputs
 
 
 def _not_different_from_guess(contest: Contest, name: str, high: float) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from iclbench.registry import needs_missing_inputs
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results, Slice
 from iclbench.tables.evaluators import DIAGNOSTICS
@@ -122,7 +123,8 @@ def _missing_summaries(rows: pd.DataFrame) -> list[tuple[str, str]]:
 def _missing_trainings(task: Slice) -> Iterator[tuple[str, str, str]]:
     """Yield name, the word "everything" and command for each backbone of the preset without rows on this task.
 
-    Backbones in a sweep are omitted, because the section on coverage gives the reasons.
+    Backbones in a sweep are omitted, because the section on coverage gives the reasons. Backbones that cannot read the
+    elements of the task are omitted, too.
     """
     backbones = task.results.backbones.get(task.preset, {})
     all_backbones = {name for names in backbones.values() for name in names}
@@ -132,6 +134,8 @@ def _missing_trainings(task: Slice) -> Iterator[tuple[str, str, str]]:
     of_preset = cells["task"].eq(task.task) & (not_applicable | cells["preset"].eq(task.preset))
     in_sweep = set(cells.loc[of_preset, "contestant"])
     for name in sorted(all_backbones - set(backbones.get(task.task, [])) - in_sweep):
+        if needs_missing_inputs(name, task.family):
+            continue
         yield name, "everything", f"iclbench train {task.task} {name} --preset {task.preset}"
 
 
