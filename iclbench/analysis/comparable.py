@@ -13,7 +13,7 @@ import pandas as pd
 
 from iclbench.analysis.evaluators import is_test
 from iclbench.core.formats import plural, shared_words
-from iclbench.tables.evaluators import DIAGNOSTICS, PROBES
+from iclbench.tables.evaluators import DIAGNOSTICS, PROBES, SOLUTIONS
 from iclbench.tables.runs import replaced_rows
 
 # Spans are treated as equal up to this relative difference, which rounding on different machines can cause. The spans
@@ -79,7 +79,8 @@ def drop_other_prompt_sets(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[st
     it changes whenever the size of another backbone is added to the card.
 
     Rows of methods are also removed if no run with a known training length has the same prompts, but runs with other
-    prompts have one. This is the case after a run was deleted, since the rows of methods remain.
+    prompts have one. This is the case after a run was deleted, since the rows of methods remain. The same holds for
+    distances from known solutions during training, since the training length of a run is known after its evaluation.
 
     Returns:
         The remaining rows, and a message for each removed prompt set.
@@ -87,7 +88,8 @@ def drop_other_prompt_sets(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[st
     values, lines = _drop_other_data(values)
     is_measured = values["kind"] != "published"
     # Runs that were trained with different numbers of examples have different prompts, unless a shift sets this number.
-    has_trained_length = ~values["evaluator"].isin(DIAGNOSTICS) & values["extrapolated_to"].isna()
+    is_diagnostic = values["evaluator"].isin(DIAGNOSTICS) & values["evaluator"].ne(SOLUTIONS)
+    has_trained_length = ~is_diagnostic & values["extrapolated_to"].isna()
     lengths = trained_lengths(values).where(has_trained_length).fillna(0)
     values = values.assign(test=_prompt_groups(values), length=lengths)
     columns = ["task", "preset", "shift", "test", "length", "prompt_set"]
@@ -106,7 +108,7 @@ def drop_other_prompt_sets(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[st
         is_other = (values[columns] == pd.Series(other)[columns]).fillna(False).all(axis=1)
         is_removed = is_measured & is_other
         if not other["is_less_used"]:
-            is_removed &= values["kind"].ne("backbone")
+            is_removed &= values["kind"].ne("backbone") | values["evaluator"].eq(SOLUTIONS)
         if not is_removed.any():
             continue
         runs = values.loc[is_removed, "run"].nunique()
@@ -148,6 +150,8 @@ def _prompt_groups(values: pd.DataFrame) -> pd.Series:
 
 def _rerun_verb(rows: pd.DataFrame) -> str:
     """The step that must be repeated to get these rows, as a verb for a message."""
+    if rows["evaluator"].eq(SOLUTIONS).any():
+        return "train" if rows["length"].gt(0).any() else "evaluate"
     if rows["evaluator"].isin(DIAGNOSTICS).any():
         return "probe"
     return "train" if rows["axis"].eq("train_step").any() else "evaluate"

@@ -296,12 +296,13 @@ def test_the_message_about_an_unused_prompt_set_names_the_step_to_repeat() -> No
     for columns, command in (
         ({"evaluator": "probe", "n_context": 4}, "probe"),
         ({"axis": "train_step", "axis_value": 10}, "train"),
+        ({"axis": "train_step", "axis_value": 10, "evaluator": "solutions"}, "evaluate"),
         ({}, "evaluate"),
     ):
         other = main.iloc[:1].assign(run="three", prompt_set="q")
         _, (line,) = used(joined(*(part.assign(**columns) for part in (main, other))))
         assert [word for word in ("probe", "train", "evaluate") if word in line.split("(q)")[1].split()] == [command]
-        assert ("in training" in line) == (command == "train")
+        assert ("in training" in line) == ("axis" in columns)
         assert ("probe of n = 4" in line) == (command == "probe")
 
 
@@ -331,6 +332,27 @@ def test_methods_on_prompts_of_a_removed_run_are_not_averaged_with_those_on_the_
     # The failed row of a run stays, and its message is shown.
     failed = run.assign(run="two", prompt_set="q", status="failed", reason="r", value=pd.NA, n_context=pd.NA)
     assert used(joined(run, zero, orphans, failed))[0] == ["p", "p", "q"]
+
+
+def test_distances_from_solutions_of_runs_with_different_training_lengths_are_not_joined() -> None:
+    short, long = (
+        rows([(name, 0, "a")]).assign(evaluator="next", n_context=n, prompt_set=name)
+        for name, n in (("p", 8), ("q", 16))
+    )
+    distances = [
+        part.assign(evaluator="solutions", axis="train_step", axis_value=10, n_context=pd.NA) for part in (short, long)
+    ]
+    assert used(joined(short, long, *distances)) == (["p", "q", "p", "q"], ())
+    # The training length of a run that was not evaluated is unknown.
+    prompt_sets, (line,) = used(joined(short, *distances))
+    assert prompt_sets == ["p", "p"] and "(q)" in line and line.endswith("evaluate again")
+    prompt_sets, (line,) = used(joined(*distances))
+    assert prompt_sets == ["p"] and "(q)" in line and line.endswith("evaluate again")
+    other_prompts = distances[0].assign(run="o", prompt_set="o")
+    prompt_sets, (line,) = used(
+        joined(short, long.assign(run="o", n_context=8, prompt_set="p"), distances[0], other_prompts)
+    )
+    assert "train again" in line
 
 
 def test_rows_on_data_that_differ_from_the_training_data_are_not_used() -> None:

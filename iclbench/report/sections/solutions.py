@@ -68,8 +68,8 @@ def _figure(task: Slice, steps: pd.DataFrame) -> Figure:
         axes,
         looks,
         name=f"{task.id}-solutions",
-        title=f"{task.task}: distance from known solutions during training",
+        title=f"{task.name}: distance from known solutions during training",
         caption="KL(solution || model) in nats per scored element. Bands: range over seeds, or the 95 % interval over "
         "episodes for one seed.",
-        alt=f"{task.task}: KL divergence of {learning.name_list(looks)} from known solutions against the training step",
+        alt=f"{task.name}: KL divergence of {learning.name_list(looks)} from known solutions against the training step",
     )
