@@ -1,4 +1,5 @@
-"""`iclbench stream RUN`: read points line by line with a trained model, and answer each query immediately."""
+"""`iclbench stream RUN`: read points, elements or events line by line with a trained model, and answer each query
+immediately."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ def command(
         str,
         typer.Option(
             "--csv",
-            help="File of points (x1,...,y1,...) or events (time,mark), or - for stdin. A query has ? for every y, "
-            "or ?,? for an event.",
+            help="File of points (x1,...,y1,...), elements of a stream (token, or y1,...) or events (time,mark), or - "
+            "for stdin. A query has ? for every output.",
         ),
     ] = "-",
     state: Annotated[
@@ -76,8 +77,8 @@ def command(
     threads: Threads = 1,
     json: Json = False,
 ) -> None:
-    """Read points or events and answer queries line by line. A query uses all earlier lines as its context. Memory is
-    constant for backbones with a state of constant size (cmanp, cnp, cmhp, recurrent backbones)."""
+    """Read points, elements or events and answer queries line by line. A query uses all earlier lines as its context.
+    Memory is constant for backbones with a state of constant size (cmanp, cnp, cmhp, recurrent backbones)."""
     from iclbench.core.signals import sigterm_like_ctrl_c
     from iclbench.store.archives import find
 

@@ -22,7 +22,7 @@ from iclbench.core.predictor import State
 from iclbench.core.records import read_about
 from iclbench.core.signals import defer_signals
 from iclbench.store.runs import Run
-from iclbench.streaming.answers import answer_column_names
+from iclbench.streaming.answers import INDEX_COLUMNS, answer_column_names
 from iclbench.streaming.clock import Clock
 from iclbench.streaming.event_lines import EventFormat
 from iclbench.streaming.lines import LineFormat
@@ -58,12 +58,12 @@ def answer_all(
         header: whether to print the names of the columns first.
     """
     source = str(path or "stdin")
-    start, clock = _initial_state(backbone, state, clock)
+    start, clock, points_before = _initial_state(backbone, state, clock)
     line_format = _line_format(backbone, clock)
     related_sets = read_related(backbone, related, line_format) if related else None
     is_interactive = path is None or not path.is_file()
     try:
-        stream = Stream(backbone, start, related_sets, is_interactive, source, window, clock)
+        stream = Stream(backbone, start, related_sets, is_interactive, source, window, clock, points_before)
     except DataError as error:
         raise DataError(f"--state {state}: {error}", code=error.code) from error
     if header:
@@ -74,7 +74,7 @@ def answer_all(
             typer.echo(write(answer))
             sys.stdout.flush()
     finally:
-        noun = "point" if clock is None else "event"
+        noun = backbone.shape.noun
         seconds = max(time.monotonic() - start_time, 1e-9)
         if save:
             with defer_signals(signal.SIGINT, signal.SIGTERM):  # a second signal does not interrupt the save
@@ -99,13 +99,16 @@ def event_clock(run: Run, backbone: Backbone, start: str | None) -> Clock | None
         raise UsageError(f"--start {start}: write a time, or first", code="bad-value") from None
 
 
-def _initial_state(backbone: Backbone, state: Path | None, clock: Clock | None) -> tuple[State | None, Clock | None]:
-    """Return the initial state and its clock."""
+def _initial_state(
+    backbone: Backbone, state: Path | None, clock: Clock | None
+) -> tuple[State | None, Clock | None, int]:
+    """Return the initial state, its clock and its number of points. The number is 0 if the state was not saved by a
+    stream."""
     if state is None:
-        return None, clock
+        return None, clock, 0
     try:
-        start = backbone.load_state(state)
-        return start, None if clock is None else Clock.of_state(read_about(state))
+        start, about = backbone.load_state(state), read_about(state)
+        return start, None if clock is None else Clock.of_state(about), int(about.get("points", 0))
     except DataError as error:
         raise DataError(f"--state: {error}; pass a file that --save wrote for this run", code=error.code) from error
 
@@ -124,19 +127,28 @@ def _state_size(state: State, noun: str) -> str:
 
 
 def csv_line(answer: Answer) -> str:
+    """Return an answer as a line of a CSV file."""
     values = (f"{value:.9g}" for numbers in answer.columns.values() for value in numbers)
     time = [] if answer.time is None else [f"{answer.time:.15g}"]
     return ",".join([*map(repr, answer.x), *time, *values])
 
 
 def json_line(answer: Answer) -> str:
-    inputs = {"x": answer.x} if answer.time is None else {"time": answer.time}
-    return json.dumps({"line": answer.number, **inputs, **answer.columns})
+    """Return an answer as a JSON object: numbers of a column group as a list, a predicted label, token or mark as an
+    integer."""
+    columns: dict[str, object] = {"line": answer.number}
+    if answer.x:
+        columns["x"] = answer.x
+    if answer.time is not None:
+        columns["time"] = answer.time
+    for name, values in answer.columns.items():
+        columns[name] = int(values[0]) if name in INDEX_COLUMNS else values
+    return json.dumps(columns)
 
 
 def _save(backbone: Backbone, stream: Stream, path: Path) -> None:
     try:
-        backbone.save_state(stream.state, path, stream.clock.metadata() if stream.clock else None)
+        backbone.save_state(stream.state, path, stream.metadata())
     except OSError as error:
         raise UsageError(
             f"cannot write the state to {path}: {error.strerror or error}", code="unreadable-file"

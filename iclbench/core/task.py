@@ -61,6 +61,11 @@ class TaskShape:
         return "features" if self.x_shape is None else "images"
 
     @property
+    def noun(self) -> str:
+        """The word for a point in messages: event, element (of a stream of tokens or vectors) or point."""
+        return "event" if self.inputs == "events" else "point" if self.x_dim else "element"
+
+    @property
     def longest(self) -> int:
         """Number of points of the longest dataset in training, including the query or the separator that follows it."""
         context_points = self.points + (self.question == "targets")

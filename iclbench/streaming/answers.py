@@ -16,6 +16,8 @@ from iclbench.streaming.clock import Clock
 from iclbench.streaming.lines import label_column
 
 Columns = dict[str, list[float]]
+# Columns that contain an integer.
+INDEX_COLUMNS = frozenset({"label", "token", "mark"})
 
 
 def answer_column_names(shape: TaskShape) -> list[str]:
@@ -24,7 +26,7 @@ def answer_column_names(shape: TaskShape) -> list[str]:
     blank_prediction = shape.prediction.from_raw(torch.zeros(1, 1, shape.raw_dim), shape.outputs, shape.head_settings)
     names = [] if shape.marks is None else ["time"]
     for group, values in columns_of(blank_prediction, shape).items():
-        is_single = group == label_column(shape) or (shape.marks is not None and group != "p")
+        is_single = group in INDEX_COLUMNS or (shape.marks is not None and group != "p")
         start = 0 if group == "p" else 1
         names += [group if is_single else f"{group}{start + i}" for i in range(values.shape[-1])]
     return names

@@ -21,6 +21,7 @@ from iclbench.backbones.base import Backbone
 from iclbench.core.answers import check_answer
 from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError, IclbenchError
+from iclbench.core.formats import plural
 from iclbench.core.guard import fixed_state, guarded
 from iclbench.core.plugins import plugin_errors
 from iclbench.core.predictor import State
@@ -57,6 +58,7 @@ class Stream:
         name: name of the stream in messages.
         window: number of last points that the model uses (default: all points).
         clock: the clock of an event stream.
+        points_before: number of points in `state`.
 
     Raises:
         UsageError: the model cannot forget points, but `window` is given.
@@ -72,6 +74,7 @@ class Stream:
         name: str = "stdin",
         window: int | None = None,
         clock: Clock | None = None,
+        points_before: int = 0,
     ) -> None:
         self.backbone = backbone
         self.model = backbone if window is None else Window(backbone, window)
@@ -81,6 +84,7 @@ class Stream:
         self.clock = clock
         self.points = 0
         self.queries = 0
+        self._points_before, self._window = points_before, window
         self._has_points = state is not None or related is not None
         self._batch_size = 1 if answer_immediately else BATCH_SIZE
         self._waiting_points: list[Line] = []
@@ -118,6 +122,10 @@ class Stream:
         self._learn()
         yield from self._answer()
 
+    def metadata(self) -> dict[str, str]:
+        """Return the metadata of the saved state: the number of its points and, for events, the clock."""
+        return {"points": str(self._points_before + self.points), **(self.clock.metadata() if self.clock else {})}
+
     def _check_has_points(self, line: Line) -> None:
         """Raise `DataError` for a query before the first point of a task with inputs, or before the start of an
         observation of events."""
@@ -144,7 +152,8 @@ class Stream:
             state, learned, problem = self._learn_one_by_one(points)
         self.state, self._waiting_points = state, []
         if not self.points and self.model is self.backbone and state.nbytes > old_nbytes:
-            log.info("the state of this model grows with the number of points; the state of cmanp does not")
+            noun, other = self.backbone.shape.noun, "cmanp" if self.backbone.shape.noun != "element" else "gru"
+            log.info(f"the state of this model grows with the number of {noun}s; the state of {other} does not")
         self.points += learned
         if learned and self.clock is not None:
             self.clock.last_time = points[learned - 1].time
@@ -183,6 +192,11 @@ class Stream:
         queries, self._waiting_queries = self._waiting_queries, []
         if not queries:
             return
+        context = self._points_before + self.points
+        if reason := self.backbone.too_long(context if self._window is None else min(context, self._window)):
+            raise self._error_at(
+                queries[0], f"after {plural(context, self.backbone.shape.noun)}: {reason}", "not-applicable"
+            )
         try:
             with fixed_state(), torch.no_grad(), plugin_errors(self.backbone):
                 prediction = self.model.query(self.state, _inputs(self.backbone, queries))

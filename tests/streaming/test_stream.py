@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import groupby
 
 import pytest
 import torch
 
 from iclbench.backbones.base import Backbone, TaskShape
+from iclbench.contracts.examples import stream_shape
 from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError
 from iclbench.registry import BACKBONES
@@ -201,3 +203,32 @@ def test_the_error_for_a_query_beyond_the_context_length_names_its_line(answer_i
     answers = []
     with pytest.raises(DataError, match=r"^stdin, line 12: "):
         answers += stream.run(lines("p" * 9 + "qpqq"))
+
+
+@pytest.mark.parametrize("answer_immediately", [True, False])
+@pytest.mark.parametrize("points", [8, 9])
+@pytest.mark.parametrize("inputs", ["tokens", "vectors"])
+def test_a_stream_answers_after_as_many_elements_as_an_evaluation(
+    inputs: str, points: int, answer_immediately: bool
+) -> None:
+    """The table of learned positions has an even number of rows. Training does not use the last row of nine elements
+    or fewer."""
+    cls = BACKBONES.get("gpt2")
+    shape = stream_shape("categorical" if inputs == "tokens" else "point")
+    backbone = cls(cls.Settings(**SIZES["gpt2"], positions="learned"), replace(shape, points=points)).eval()
+    y = [1.0] if inputs == "tokens" else [0.5, 0.1]
+    element, query = Line(1, [], y), Line(2, [], None)
+    allowed = [n for n in range(12) if backbone.too_long(n) is None]
+    assert allowed == list(range(points))
+    for n in range(12):
+        stream = Stream(backbone, answer_immediately=answer_immediately)
+        if n in allowed:
+            assert len(list(stream.run([*n * [element], query]))) == 1
+        else:
+            with refused("not-applicable", "line"):
+                list(stream.run([*n * [element], query]))
+    before = Stream(backbone)
+    list(before.run((points - 1) * [element]))
+    assert len(list(Stream(backbone, before.state, points_before=points - 1).run([query]))) == 1
+    with refused("not-applicable", "line 2"):
+        list(Stream(backbone, before.state, points_before=points - 1).run([element, query]))
