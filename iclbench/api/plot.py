@@ -19,6 +19,7 @@ from iclbench.analysis.evaluators import meaning, sorted_evaluators
 from iclbench.api import arguments
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
+from iclbench.core.metrics import curve_metric
 from iclbench.core.metrics import metric as metric_of
 from iclbench.report.blocks import Figure, Section
 from iclbench.report.data import Results, Slice, results_from_values
@@ -47,8 +48,8 @@ def learning_curves(
     Args:
         values: rows of the table `values`.
         task, preset: the task and the preset to draw, if the rows contain several.
-        metric: a value of the column `metric` (default: the first of `nll`, `squared_error` and `log_likelihood` that
-            was measured).
+        metric: a value of the column `metric` (default: the metric whose area `auc` summarises, such as `squared_error`
+            or, for tokens, `cross_entropy`).
 
     Raises:
         UsageError: the rows have nothing to draw, or the task is ambiguous.
@@ -59,7 +60,7 @@ def learning_curves(
     'linear: learning curves'
     """
     return _chart(
-        curves_section.section(_slice(_rows_of_metric(_checked_rows(values), metric), task, preset)),
+        curves_section.section(_slice(_rows_of_metric(_checked_rows(values), metric, task, preset), task, preset)),
         "successful rows of learning curves (question: next)",
     )
 
@@ -78,7 +79,9 @@ def extrapolation(
     'linear: up to 20 examples'
     """
     return _chart(
-        extrapolation_section.section(_slice(_rows_of_metric(_checked_rows(values), metric), task, preset)),
+        extrapolation_section.section(
+            _slice(_rows_of_metric(_checked_rows(values), metric, task, preset), task, preset)
+        ),
         "successful rows with more examples than in training (extrapolate=N)",
     )
 
@@ -95,7 +98,7 @@ def shifts(
     'linear: shifted prompts'
     """
     return _chart(
-        shifts_section.section(_slice(_rows_of_metric(_checked_rows(values), metric), task, preset)),
+        shifts_section.section(_slice(_rows_of_metric(_checked_rows(values), metric, task, preset), task, preset)),
         "successful rows under a shift",
     )
 
@@ -248,12 +251,17 @@ def _results_of(rows: pd.DataFrame, task: str | None = None) -> Results:
     return results
 
 
-def _rows_of_metric(values: pd.DataFrame, metric: str | None) -> pd.DataFrame:
-    """Return the rows of one metric, and all rows without a number of examples."""
-    metrics = values.loc[values["n_context"].notna(), "metric"].unique()
+def _rows_of_metric(values: pd.DataFrame, metric: str | None, task: str | None, preset: str | None) -> pd.DataFrame:
+    """Return the rows of one metric, and all rows without a number of examples. The default is the main metric of the
+    task."""
+    rows = values
+    for column, name in (("task", task), ("preset", preset)):
+        if name is not None:
+            rows = rows[rows[column].eq(canonical(arguments.text(column, name)))]
+    metrics = rows.loc[rows["n_context"].notna(), "metric"].unique()
     if metric is None:
-        metric = next((name for name in ("nll", "squared_error", "log_likelihood") if name in metrics), None)
-    elif arguments.text("metric", metric) not in metrics:
+        metric = next((name for name in (curve_metric(metrics), "log_likelihood") if name in metrics), None)
+    elif arguments.text("metric", metric) not in metrics and len(rows):
         raise UnknownNameError("metric", metric, map(str, metrics))
     return values if metric is None else values[values["metric"].eq(metric) | values["n_context"].isna()]
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -168,3 +169,18 @@ def test_names_of_tasks_and_presets_are_normalised() -> None:
     rows = icl.evaluate(["zero", "ridge"], icl.task("noisy-linear", "smoke", dim=2, points=3, episodes=4))
     chart = icl.plot.learning_curves(rows, task="Noisy_Linear", preset="SMOKE")
     assert "ridge" in chart.to_json(validate=False)
+
+
+def test_the_default_metric_of_learning_curves_is_the_main_metric_of_the_task() -> None:
+    tokens = icl.evaluate(["uniform", "unigram"], icl.task("markov", "smoke", points=4, episodes=4))
+    functions = icl.evaluate(["zero", "ridge"], icl.task("linear", "smoke", dim=2, points=3, episodes=4))
+    for chart in (
+        icl.plot.learning_curves(tokens),
+        icl.plot.learning_curves(pd.concat([functions, tokens]), "markov"),
+        icl.plot.learning_curves(tokens, metric="cross_entropy"),
+    ):
+        titles = set(re.findall(r'"title": "([^"]*)"', chart.to_json(validate=False)))
+        assert "cross-entropy" in titles and "accuracy" not in titles
+    assert "squared error" in icl.plot.learning_curves(pd.concat([functions, tokens]), "linear").to_json(validate=False)
+    with refused("unknown-name", "'squared_error'", "accuracy"):
+        icl.plot.learning_curves(pd.concat([functions, tokens]), "markov", metric="squared_error")
