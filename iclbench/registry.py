@@ -764,3 +764,10 @@ def needs_missing_inputs(backbone: str, family: str) -> bool:
     if backbone_entry is None or family_entry is None:
         return False
     return family_entry.without_inputs and not backbone_entry.without_inputs
+
+
+def noun_of_points(family: str) -> str:
+    """Return what the points of an episode are called: elements for a built-in family of streams of tokens or vectors,
+    otherwise examples."""
+    entry = FAMILIES.builtin_entries.get(family)
+    return "elements" if entry is not None and entry.without_inputs else "examples"

@@ -16,6 +16,7 @@ from iclbench import tables
 from iclbench.analysis.comparable import trained_lengths
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.core.formats import slug
+from iclbench.registry import noun_of_points
 from iclbench.tables.evaluators import DIAGNOSTICS, MAIN_ACCURACY, PROBES
 from iclbench.tables.means import means_over_seeds, without_failed
 
@@ -128,7 +129,7 @@ class Slice:
 
     @property
     def title(self) -> str:
-        length = "" if self.length is None else f" · trained with {self.length} examples"
+        length = "" if self.length is None else f" · trained with {self.length} {self.noun}"
         return f"{self.task} · {self.preset}{length}"
 
     @property
@@ -148,6 +149,11 @@ class Slice:
     def family(self) -> str:
         """The family of the task: a registered name or `package.module:Class`."""
         return str(self.rows["family"].iloc[0])
+
+    @property
+    def noun(self) -> str:
+        """What the points of an episode are called (`registry.noun_of_points`)."""
+        return noun_of_points(self.family)
 
     @cached_property
     def models(self) -> dict[str, str]:

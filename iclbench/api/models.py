@@ -18,7 +18,7 @@ from iclbench.core.errors import UsageError
 from iclbench.core.guard import guarded
 from iclbench.core.predictor import Predictor
 from iclbench.core.trust import trust_typed
-from iclbench.registry import BACKBONES
+from iclbench.registry import BACKBONES, noun_of_points
 
 
 @guarded
@@ -159,8 +159,9 @@ def check_trainable(model: Backbone, task: Task) -> None:
         )
     examples = task.shape.longest - 1 if model.uses_related else task.config.points
     if reason := model.too_long(examples):
+        noun = noun_of_points(task.config.family)
         raise UsageError(
-            f"{task} has {examples} examples, but the model: {reason}; build it for this task", code="not-applicable"
+            f"{task} has {examples} {noun}, but the model: {reason}; build it for this task", code="not-applicable"
         )
 
 

@@ -28,7 +28,7 @@ from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.evaluate import canonical_shifts, prompt_sets
 from iclbench.evaluation.evaluate import evaluate as evaluate_in_memory
 from iclbench.families.shifts import Shift
-from iclbench.registry import BACKBONES
+from iclbench.registry import BACKBONES, noun_of_points
 from iclbench.store.runs import Run, check_not_reserved
 
 # The types that `evaluate` accepts: a model, a finished run, or the name of a baseline.
@@ -104,8 +104,9 @@ def _extrapolated_examples(extrapolate: Any, task: Task) -> int:
     """Return the number of examples; raise `UsageError` if it is not larger than the number in training."""
     examples, trained_examples = arguments.integer("extrapolate", extrapolate), task.config.points
     if examples <= trained_examples:
+        noun = noun_of_points(task.config.family)
         raise UsageError(
-            f"extrapolate: expected more than the {trained_examples} examples of {task}, got {examples}",
+            f"extrapolate: expected more than the {trained_examples} {noun} of {task}, got {examples}",
             code="bad-value",
         )
     return examples

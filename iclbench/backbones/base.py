@@ -127,6 +127,12 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         self.settings = settings
         self.shape = shape
 
+    def too_long(self, examples: int) -> str | None:
+        reason = super().too_long(examples)
+        if reason is None or self.longest is None or self.shape.x_dim:
+            return reason
+        return f"it takes in at most {self.longest - 1} {self.shape.noun}s"
+
     @classmethod
     def unfit_reason(cls, inputs: InputKind) -> str | None:
         """Return the reason why the backbone cannot read these inputs; None if it can."""

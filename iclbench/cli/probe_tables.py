@@ -10,12 +10,13 @@ from iclbench.analysis.probes import layer_scores
 from iclbench.cli.result_rows import short_score
 from iclbench.core.formats import fixed
 from iclbench.core.metrics import Metric, metric
+from iclbench.registry import noun_of_points
 
 
 def examples_in_context(values: pd.DataFrame) -> str:
-    """Return the number of examples in context as a part of the title; empty if it is unknown."""
+    """Return the number of examples (or elements) in context as a part of the title; empty if it is unknown."""
     sizes = values["n_context"].dropna()
-    return f"{int(sizes.iloc[0])} examples, " if len(sizes) else ""
+    return f"{int(sizes.iloc[0])} {noun_of_points(str(values['family'].iloc[0]))}, " if len(sizes) else ""
 
 
 def depth_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:

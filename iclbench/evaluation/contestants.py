@@ -30,7 +30,7 @@ from iclbench.evaluation.contestant import Contestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
 from iclbench.families.tabular.user_table import UserTable
-from iclbench.registry import ESTIMATORS
+from iclbench.registry import ESTIMATORS, noun_of_points
 from iclbench.store import identity
 from iclbench.store.runs import Run
 
@@ -161,12 +161,12 @@ def adapt_to_task(model: PredictorContestant, run: Run, task: TaskConfig, family
     if getattr(model.predictor, "reads_any_columns", False) and family.x_dim:
         del shapes["input dimensions"]
     differences = [
-        f"its {name}: {value}, in training: {training_value}"
+        f"its {name}: {_or_none(value)}, in training: {_or_none(training_value)}"
         for name, (training_value, value) in shapes.items()
         if training_value != value
     ]
     if task.points > training_task.points and not (isinstance(family, UserTable) and reads_any_rows(model.predictor)):
-        differences.append(f"its examples: {task.points}, in training: {training_task.points}")
+        differences.append(f"its {noun_of_points(task.family)}: {task.points}, in training: {training_task.points}")
     if model.predictor.uses_related and family.related_sets > training_family.related_sets:
         differences.append(f"its related datasets: {family.related_sets}, in training: {training_family.related_sets}")
     if differences:
@@ -174,6 +174,10 @@ def adapt_to_task(model: PredictorContestant, run: Run, task: TaskConfig, family
             f"run '{run.name}' cannot be evaluated on task '{task.name}' ({differences[0]})", code="not-applicable"
         )
     return with_training_task(model, training_task)
+
+
+def _or_none(value: object) -> object:
+    return "none" if value is None else value
 
 
 def reads_any_rows(predictor: Predictor) -> bool:

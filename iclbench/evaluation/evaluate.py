@@ -27,6 +27,7 @@ from iclbench.evaluation.prompt_set_rows import PromptSetRows
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
 from iclbench.families.shifts import Shift
+from iclbench.registry import noun_of_points
 from iclbench.store.runs import Run, write_errors
 
 # The axis of rows of branches. These rows differ from rows of the axis train_step at the same step: the learning rate
@@ -155,7 +156,7 @@ def shifts_of(run: Run, requested: Sequence[str], extrapolate: int | None, task:
         if extrapolate <= trained:
             raise UsageError(
                 f"--extrapolate {extrapolate} is not beyond the training length of run '{run.name}' ({trained} "
-                "examples); pass a larger number, or --extrapolate alone for 4x",
+                f"{noun_of_points(run.config.task.family)}); pass a larger number, or --extrapolate alone for 4x",
                 code="bad-value",
             )
         names.append(Shift().with_examples(extrapolate).name)

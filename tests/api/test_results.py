@@ -180,7 +180,8 @@ def test_the_default_metric_of_learning_curves_is_the_main_metric_of_the_task() 
         icl.plot.learning_curves(tokens, metric="cross_entropy"),
     ):
         titles = set(re.findall(r'"title": "([^"]*)"', chart.to_json(validate=False)))
-        assert "cross-entropy" in titles and "accuracy" not in titles
-    assert "squared error" in icl.plot.learning_curves(pd.concat([functions, tokens]), "linear").to_json(validate=False)
+        assert {"cross-entropy", "elements in context"} <= titles and "accuracy" not in titles
+    chart = icl.plot.learning_curves(pd.concat([functions, tokens]), "linear").to_json(validate=False)
+    assert "squared error" in chart and "examples in context" in chart
     with refused("unknown-name", "'squared_error'", "accuracy"):
         icl.plot.learning_curves(pd.concat([functions, tokens]), "markov", metric="squared_error")

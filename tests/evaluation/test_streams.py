@@ -11,13 +11,13 @@ from iclbench import tables
 from iclbench.cli.summary import leaderboard as board
 from iclbench.config.resolution import resolve_run, resolve_task
 from iclbench.core.context import Context
-from iclbench.evaluation.contestants import baselines
+from iclbench.evaluation.contestants import adapt_to_task, backbone, baselines
 from iclbench.evaluation.curves import learning_curve
 from iclbench.evaluation.evaluate import evaluate_run
 from iclbench.evaluation.monitor import Monitor
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.solutions import Solutions
-from iclbench.store.runs import create
+from iclbench.store.runs import Run, create
 from iclbench.training.run import train
 from tests.refusals import refused
 
@@ -27,11 +27,18 @@ def prompts_of(task: str, shift: str = "none", **parameters: object) -> PromptSe
 
 
 @pytest.fixture(scope="module")
-def values(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
-    """The rows of an untrained model and all baselines on `recall`."""
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run of two steps on `recall`."""
     results = tmp_path_factory.mktemp("results")
     run = create(results, resolve_run("recall", "gru", "smoke", 0, ["train.steps=2"]), "gru")
     train(run, monitor=Monitor)
+    return run
+
+
+@pytest.fixture(scope="module")
+def values(run: Run) -> pd.DataFrame:
+    """The rows of the run and all baselines on `recall`."""
+    results = run.path.parents[1]
     list(evaluate_run(Context(results), run))
     return tables.read_all("values", results / "tables")
 
@@ -107,3 +114,9 @@ def test_only_leaderboards_of_token_streams_list_accuracies(values: pd.DataFrame
     assert all(len(row) == len(columns) for row in rows)
     of_events = values.assign(metric=values["metric"].replace("cross_entropy", "nll"))
     assert "accuracy" not in board(of_events)[0]
+
+
+def test_a_run_on_tokens_is_refused_on_vectors(run: Run) -> None:
+    task = resolve_task("linear-system", "smoke", {})[0]
+    with refused("not-applicable", "classes: none, in training: 257"):
+        adapt_to_task(backbone(run), run, task, task.build())

@@ -23,7 +23,6 @@ MAX_FEATURED_IF_CROWDED = 3
 MAX_UNCROWDED_BACKBONES = 6
 _CURVE_KEYS = ["evaluator", "metric", "shift", "kind", "contestant", "n_context"]
 _ORDER_RANKS: dict[str | None, int] = {order: place for place, order in enumerate(ORDER_TITLES)}
-X_TITLE = "examples in context"
 
 
 def figure(
@@ -70,7 +69,7 @@ def figure(
     # For errors within a decade, a linear axis is clearer.
     scale = replace(measure, logarithmic=measure.logarithmic and curves.spans_a_decade(data))
     axes = curves.Axes(
-        X_TITLE,
+        f"{task.noun} in context",
         measure.label,
         curves.extent(data["n_context"]),
         curves.domain(data, scale),
@@ -79,7 +78,7 @@ def figure(
         band_name="band",
     )
     looks = sorted_by_line_ends(looks, data, "n_context")
-    alt = f"{title}: {measure.label} of {name_list(looks)} against the number of examples in context"
+    alt = f"{title}: {measure.label} of {name_list(looks)} against the number of {task.noun} in context"
     return panel_figure(
         data,
         list(panels),
@@ -87,7 +86,7 @@ def figure(
         looks,
         name=f"{task.id}-{name}",
         title=title,
-        caption=caption + _mark_descriptions(axes, looks, data),
+        caption=caption + _mark_descriptions(axes, looks, data, task.noun),
         alt=alt,
     )
 
@@ -264,11 +263,11 @@ def legend(looks: dict[str, Look]) -> dict[str, Look]:
     return entries | ({curves.OTHERS: BACKGROUND} if len(entries) < len(looks) else {})
 
 
-def _mark_descriptions(axes: curves.Axes, looks: dict[str, Look], data: pd.DataFrame) -> str:
+def _mark_descriptions(axes: curves.Axes, looks: dict[str, Look], data: pd.DataFrame, noun: str) -> str:
     parts = band_descriptions(data)
     if axes.has_rule:
         lengths = " and ".join(str(n) for n in sorted({int(n) for n in data["trained"].dropna()}))
-        parts.append(f"dashed rule: the training length ({lengths} examples)")
+        parts.append(f"dashed rule: the training length ({lengths} {noun})")
     if axes.log_y:
         parts.append(f"values outside {axes.domain[0]:.2g} to {axes.domain[1]:.2g} are drawn at the edge")
     if (data["kind"] == "published").any():

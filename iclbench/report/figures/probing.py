@@ -44,7 +44,7 @@ def score_figure(task: Slice, shift: str, rows: pd.DataFrame, name: str) -> Figu
         part_names(shift, name, "error" if metric(name).lower_is_better else "score"),
         f"{_short_label(name)} by layer",
         name,
-        f"{_measured(name)}{steps} with {n} examples in context.{levels}",
+        f"{_measured(name)}{steps} with {n} {task.noun} in context.{levels}",
     )
 
 
@@ -54,10 +54,12 @@ def context_figure(task: Slice, shift: str, rows: pd.DataFrame, name: str) -> Fi
     sizes = sorted(int(n) for n in data["n_context"].unique())
     dashes = ((), *DASHES)
     looks = {
-        f"{n} examples": Look(_SIZE_COLOURS[i % len(_SIZE_COLOURS)], dashes[i // len(_SIZE_COLOURS) % len(dashes)], 2.2)
+        f"{n} {task.noun}": Look(
+            _SIZE_COLOURS[i % len(_SIZE_COLOURS)], dashes[i // len(_SIZE_COLOURS) % len(dashes)], 2.2
+        )
         for i, n in enumerate(sizes)
     }
-    data = data.assign(contestant=[f"{n} examples" for n in data["n_context"]], width=2.2)
+    data = data.assign(contestant=[f"{n} {task.noun}" for n in data["n_context"]], width=2.2)
     data["label"] = data["label"] + ", " + data["contestant"]
     data["series"] = data["contestant"]
     return _by_depth(
@@ -65,9 +67,9 @@ def context_figure(task: Slice, shift: str, rows: pd.DataFrame, name: str) -> Fi
         data,
         looks,
         part_names(shift, name, "contexts"),
-        f"{_short_label(name)} by layer and number of examples",
+        f"{_short_label(name)} by layer and number of {task.noun}",
         name,
-        f"{_measured(name)}, one panel per run, one line per number of examples in context.",
+        f"{_measured(name)}, one panel per run, one line per number of {task.noun} in context.",
         panels=sorted(str(run) for run in data["run"].unique()),
     )
 

@@ -27,8 +27,8 @@ def section(task: Slice) -> Section | None:
                     task,
                     {IN_DISTRIBUTION: unshifted},
                     name=stem,
-                    title=f"{task.task}: up to {points} examples",
-                    caption=f"{label.capitalize()} with up to {points} examples in context."
+                    title=f"{task.task}: up to {points} {task.noun}",
+                    caption=f"{label.capitalize()} with up to {points} {task.noun} in context."
                     f"{_shorter_lines(task, unshifted)}",
                 )
             )
@@ -47,8 +47,8 @@ def _under_shifts(task: Slice, rows: pd.DataFrame, points: str, stem: str, label
         task,
         {name: rows[rows["shifted"] == name] for name in names},
         name=f"shifted-{stem}",
-        title=f"{task.task}: up to {points} examples under shifts",
-        caption=f"{label.capitalize()} with up to {points} examples in context, one panel per distribution of the "
+        title=f"{task.task}: up to {points} {task.noun} under shifts",
+        caption=f"{label.capitalize()} with up to {points} {task.noun} in context, one panel per distribution of the "
         f"prompts.{_shorter_lines(task, rows)}",
     )
 
@@ -57,7 +57,7 @@ def _by_trained_length(task: Slice) -> list[Figure]:
     """In-distribution figures with a panel for each number of examples in training; empty if all runs have the same
     number."""
     slices = {
-        f"trained with {sibling.length} examples": sibling for sibling in task.siblings if sibling.length is not None
+        f"trained with {sibling.length} {task.noun}": sibling for sibling in task.siblings if sibling.length is not None
     }
     if not slices:
         return []
@@ -75,9 +75,9 @@ def _by_trained_length(task: Slice) -> list[Figure]:
                     task,
                     panels,
                     name=slug("by-trained-length", "points", str(points), str(evaluator), str(name)),
-                    title=f"{task.task}: up to {points} examples, by training length",
-                    caption=f"{label.capitalize()} with up to {points} examples in context, one panel for each number "
-                    f"of examples in training.{_shorter_lines(replace(task, length=None), group)}",
+                    title=f"{task.task}: up to {points} {task.noun}, by training length",
+                    caption=f"{label.capitalize()} with up to {points} {task.noun} in context, one panel for each "
+                    f"number of {task.noun} in training.{_shorter_lines(replace(task, length=None), group)}",
                     slices=slices,
                 )
             )
@@ -87,7 +87,7 @@ def _by_trained_length(task: Slice) -> list[Figure]:
 def _shorter_lines(task: Slice, rows: pd.DataFrame) -> str:
     """A sentence that names the models that support fewer examples than the figure shows; empty without such models."""
     names = size_limited_contestants(task, rows)
-    return f" Lines end early for models that support fewer examples ({', '.join(names)})." if names else ""
+    return f" Lines end early for models that support fewer {task.noun} ({', '.join(names)})." if names else ""
 
 
 def _extrapolated_lines(task: Slice) -> pd.DataFrame:

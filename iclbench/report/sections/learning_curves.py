@@ -28,8 +28,8 @@ def section(task: Slice) -> Section | None:
                 {"": groups[evaluator, name]},
                 name=stem,
                 title=f"{task.task}: learning curves",
-                caption=f"{label.capitalize()} against the number of examples in context, on the training distribution"
-                f"{'' if evaluator == 'next' else f' (question: {evaluator})'}.",
+                caption=f"{label.capitalize()} against the number of {task.noun} in context, on the training "
+                f"distribution{'' if evaluator == 'next' else f' (question: {evaluator})'}.",
             ),
             curve_table(task, means[(means["evaluator"] == evaluator) & (means["metric"] == name)], stem, label),
         ]
@@ -54,11 +54,11 @@ def curve_table(task: Slice, rows: pd.DataFrame, stem: str, label: str) -> Table
     wide = wide.rename(columns={n: f"n{n}" for n in sizes}).assign(run=wide["contestant"].map(runs))
     wide = wide[["contestant", "kind", "run", *(f"n{n}" for n in sizes)]]
     columns = [Column("contestant", "contestant")] + [Column(f"n{n}", f"n = {n}", number, numeric=True) for n in sizes]
-    limit_note = ", or more examples than the model supports" if size_limited_contestants(task, rows) else ""
+    limit_note = f", or more {task.noun} than the model supports" if size_limited_contestants(task, rows) else ""
     return Table(
         name=f"{task.id}-{stem}",
         title="Numbers behind the figure",
-        caption=f"{label.capitalize()} after n examples; mean over episodes and seeds. A dash: failed{limit_note}.",
+        caption=f"{label.capitalize()} after n {task.noun}; mean over episodes and seeds. A dash: failed{limit_note}.",
         frame=wide.reset_index(drop=True),
         columns=tuple(columns),
         group="kind",

@@ -19,7 +19,7 @@ def section(task: Slice) -> Section | None:
                 {str(shift): shift_rows for shift, shift_rows in group.groupby("shift")},
                 name=slug("shifts", str(evaluator), str(metric_name)),
                 title=f"{task.task}: shifted prompts",
-                caption=f"{metric(str(metric_name)).label.capitalize()} against the number of examples on shifted "
+                caption=f"{metric(str(metric_name)).label.capitalize()} against the number of {task.noun} on shifted "
                 "prompts, one panel per shift.",
             )
         )
