@@ -183,6 +183,12 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         """Return the names in `grows` that are searched, given these settings."""
         return cls.grows
 
+    @classmethod
+    def state_settings(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the names of the settings that are searched to meet `state_budget`, given these settings
+        (`iclbench.config.state_sizes`)."""
+        return tuple(key for key in ("heads", "state") if key in cls.Settings.model_fields)
+
     def read(self, raw: Float[Tensor, "B Q raw"]) -> Prediction:
         """Convert raw outputs to the prediction of the task's head."""
         return self.shape.prediction.from_raw(raw, self.shape.outputs, self.shape.head_settings)
@@ -300,6 +306,12 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
     @property
     def parameter_count(self) -> int:
         return sum(p.numel() for p in self.parameters())
+
+    @property
+    def state_size(self) -> int | None:
+        """Size of an episode's state in float32 values (4 bytes), as in tables of costs; None if it depends on the
+        context, like a cache of keys and values."""
+        return None
 
     @property
     def encoder_parameter_count(self) -> int:

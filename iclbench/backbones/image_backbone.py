@@ -73,6 +73,10 @@ class ImageBackbone(Backbone[BackboneSettings]):
     def encoder_parameter_count(self) -> int:
         return sum(p.numel() for p in self.images.parameters())
 
+    @property
+    def state_size(self) -> int | None:
+        return self.backbone.state_size
+
     def predict_next(
         self,
         points: Points,

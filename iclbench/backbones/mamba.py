@@ -15,9 +15,9 @@ from jaxtyping import Float
 from pydantic import BeforeValidator
 from torch import Tensor
 
-from iclbench.backbones.base import BackboneSettings, split_by_weight_decay
+from iclbench.backbones.base import split_by_weight_decay
 from iclbench.backbones.mixer_block import MixerBlock, make_norm
-from iclbench.backbones.recurrent import RecurrentBackbone
+from iclbench.backbones.recurrent import RecurrentBackbone, RecurrentSettings
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.mixers import mamba
@@ -36,7 +36,7 @@ def _check_taps(value: Any) -> Any:
     return value
 
 
-class MambaSettings(BackboneSettings):
+class MambaSettings(RecurrentSettings):
     """Sizes, with the names of mamba-ssm: d_state, d_conv, expand, dt_rank."""
 
     layers: PositiveInt = 24

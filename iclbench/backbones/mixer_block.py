@@ -26,6 +26,10 @@ class MixerBlock(RecurrentBlock):
         self.norm_mlp = None if mlp is None else make_norm(norm_name, width)
         self.mlp = mlp
 
+    @property
+    def state_grows(self) -> bool:
+        return self.mixer.state_grows
+
     def forward(self, x: Float[Tensor, "B T _"]) -> Float[Tensor, "B T _"]:
         return self._output(x, self.mixer.full_pass(self._mixer_input(x)))
 

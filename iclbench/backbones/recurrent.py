@@ -16,14 +16,23 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from iclbench.backbones.base import BackboneSettings
 from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.core.episodes import take, valid_first
 from iclbench.core.predictor import State
-from iclbench.core.settings import BaseSettings
+from iclbench.core.settings import BaseSettings, PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.causal_transformer import INPUT_TOKENS
 
 BlockState = tuple[Tensor, ...]
+
+
+class RecurrentSettings(BackboneSettings):
+    """Settings of recurrent models whose state can have a given size."""
+
+    state_budget: PositiveInt | None = None
+    """Number of float32 values in the state of an episode, met within 10 % by a search over the settings heads and
+    state (without a setting state: over heads and width). The model still has the parameters of the preset."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,15 @@ def concatenate_states(states: Sequence[RecurrentState]) -> RecurrentState:
 
 
 class RecurrentBlock(nn.Module, ABC):
-    """One layer of a recurrent sequence model, including its residual connection and norm."""
+    """One layer of a recurrent sequence model, including its residual connection and norm.
+
+    Attributes:
+        state_grows: whether the state grows with the number of tokens.
+    """
+
+    @property
+    def state_grows(self) -> bool:
+        return False
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
@@ -102,6 +119,10 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
     def __init__(self, settings: _Settings, shape: TaskShape, width: int, blocks: Iterable[RecurrentBlock]) -> None:
         super().__init__(settings, shape, width)
         self.layers = nn.ModuleList(blocks)
+
+    @property
+    def state_size(self) -> int | None:
+        return None if any(block.state_grows for block in self._blocks()) else self.start(1).nbytes // 4
 
     def trunk(self, tokens: Float[Tensor, "B T D"], read: slice = INPUT_TOKENS) -> Float[Tensor, "B N D"]:
         for block in self.layers:

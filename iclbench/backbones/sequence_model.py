@@ -15,9 +15,9 @@ from jaxtyping import Float
 from pydantic import AfterValidator, Field
 from torch import Tensor
 
-from iclbench.backbones.base import BackboneSettings, description, split_by_weight_decay
+from iclbench.backbones.base import description, split_by_weight_decay
 from iclbench.backbones.mixer_block import MixerBlock, make_norm, residual
-from iclbench.backbones.recurrent import RecurrentBackbone
+from iclbench.backbones.recurrent import RecurrentBackbone, RecurrentSettings
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import plural
 from iclbench.core.settings import PositiveInt
@@ -37,7 +37,7 @@ def _check_taps(value: int) -> int:
     return value
 
 
-class SequenceSettings(BackboneSettings):
+class SequenceSettings(RecurrentSettings):
     """Settings of all mixers; the mixer sets a default for settings that are None."""
 
     layers: PositiveInt = 12
@@ -179,15 +179,22 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
         return ("width", "inner") if len({mixer for mixer in classes if "inner" in mixer.uses}) == 1 else ("width",)
 
     @classmethod
+    def state_settings(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        used = {key for mixer in cls._mixer_classes(settings) for key in mixer.uses}
+        return tuple(key for key in super().state_settings(settings) if key in used)
+
+    @classmethod
     def step(cls, key: str, settings: Mapping[str, Any]) -> int:
-        """Return the step size of a setting in the search. For widths, it is the multiple that all mixers require; the
-        number of heads counts only if a mixer has heads."""
+        """Return the step size of a setting in the search. For widths and rows of a state, it is the multiple that all
+        mixers require; the number of heads counts only if a mixer has heads."""
         classes = cls._mixer_classes(settings)
         uses_heads = key not in ("width", "inner") or any("heads" in mixer.uses for mixer in classes)
         multiple = super().step("width" if key == "inner" else key, settings) if uses_heads else 1
         if key == "inner":
             return math.lcm(multiple, *(mixer.block for mixer in classes))
-        return multiple * math.lcm(*(mixer.head_step for mixer in classes)) if key == "width" else multiple
+        if key in ("width", "state"):
+            return multiple * math.lcm(*(mixer.head_step for mixer in classes))
+        return multiple
 
     @staticmethod
     def _max_points(settings: SequenceSettings, shape: TaskShape) -> int:

@@ -25,6 +25,7 @@ from iclbench.config.cards import (
 )
 from iclbench.config.rates import Rates
 from iclbench.config.sizes import budget_settings
+from iclbench.config.state_sizes import state_budget_settings
 from iclbench.core import plugins
 from iclbench.core.errors import UnknownNameError, UsageError, is_ours, shorten
 from iclbench.core.formats import assignments, canonical
@@ -611,10 +612,11 @@ def resolve_training(
 def _settings(
     name: str, task: TaskConfig, preset: Preset, changes: Mapping[str, Any], prefix: str, data_dir: Path | None
 ) -> BaseSettings:
-    """Return the settings of a backbone from the card, the user, the variant, and the budget of the preset.
+    """Return the settings of a backbone from the card, the user, the variant, the budget of the preset, and the state
+    budget.
 
     Raises:
-        UsageError: a setting is unknown or conflicts with the variant, or no size is near the budget.
+        UsageError: a setting is unknown or conflicts with the variant, or no size is near a budget.
     """
     cls = backbone_class(name)
     model, settings = cls.Settings, {}
@@ -639,10 +641,15 @@ def _settings(
             code="not-applicable",
         )
     unsized = validate(model, _merge(settings, BACKBONES.variant(name).frozen), f"backbone '{name}'")
-    if preset.budget is None:
+    fixed = unsized.model_dump(mode="json", exclude_unset=True)
+    if fixed.get("state_budget") is not None:
+        shape = task.shape(task.build(data_dir))
+        sized = state_budget_settings(name, cls, preset.budget, shape, fixed)
+    elif preset.budget is not None:
+        shape = task.shape(task.build(data_dir))
+        sized = budget_settings(name, cls, preset.budget, shape, fixed)
+    else:
         return unsized
-    shape = task.shape(task.build(data_dir))
-    sized = budget_settings(name, cls, preset.budget, shape, unsized.model_dump(mode="json", exclude_unset=True))
     return validate(model, sized, f"backbone '{name}'")
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +108,30 @@ def _search(
 
     `start` is JSON text, because the cache requires hashable arguments.
     """
-    best: dict[str, Any] = json.loads(start)
+
+    def parameter_count(settings: Mapping[str, Any]) -> int:
+        return _parameter_count(name, cls, shape, settings, budget)
+
+    return search_settings(cls, budget, json.loads(start), fixed, parameter_count)
+
+
+def search_settings(
+    cls: type[Backbone],
+    budget: int,
+    start: Mapping[str, Any],
+    fixed: Collection[str],
+    count: Callable[[Mapping[str, Any]], int],
+) -> tuple[dict[str, Any], int]:
+    """Return the settings with the nearest size, and this size.
+
+    Args:
+        cls: class of the backbone.
+        budget: number of parameters.
+        start: settings before the search.
+        fixed: names of settings that do not change.
+        count: function that returns the number of parameters for settings.
+    """
+    best = dict(start)
     defaults = dict(cls.Settings())
     growing = [key for key in cls.searched_settings(best) if key in defaults and key not in fixed]
     ratios = {
@@ -130,11 +153,11 @@ def _search(
     def parameter_count(settings: Mapping[str, Any]) -> int:
         key = json.dumps(settings, sort_keys=True)
         if key not in sizes:
-            sizes[key] = _parameter_count(name, cls, shape, settings, budget)
+            sizes[key] = count(settings)
         return sizes[key]
 
     def with_nearest_value(base: dict[str, Any], key: str) -> dict[str, Any]:
-        value = _nearest_value(lambda value: parameter_count(with_value(base, key, value)), budget, cls.step(key, base))
+        value = nearest_value(lambda value: parameter_count(with_value(base, key, value)), budget, cls.step(key, base))
         return with_value(base, key, value)
 
     best_size = first_value = 0
@@ -155,7 +178,7 @@ def _search(
     return best, best_size
 
 
-def _nearest_value(parameter_count: Callable[[int], int], budget: int, step: int) -> int:
+def nearest_value(parameter_count: Callable[[int], int], budget: int, step: int) -> int:
     """Return the multiple of `step` whose size is nearest to the budget.
 
     The size is approximately a quadratic function of each setting. The next factor is therefore the point at which the
@@ -166,7 +189,7 @@ def _nearest_value(parameter_count: Callable[[int], int], budget: int, step: int
         return step  # the size does not depend on this setting
     while True:
         low = max((factor for factor, size in sizes.items() if size < budget), default=0)
-        high = min((factor for factor, size in sizes.items() if size >= budget), default=None)
+        high = min((factor for factor, size in sizes.items() if size >= budget and factor > low), default=None)
         if high is not None and high - low == 1:
             return step * min((f for f in (low, high) if f), key=lambda factor: abs(sizes[factor] - budget))
         upper = 16 * low if high is None else high - 1
@@ -189,17 +212,32 @@ def _interpolated_factor(sizes: Mapping[int, int], budget: int) -> int:
 
 
 def _parameter_count(name: str, cls: type[Backbone], shape: TaskShape, settings: Mapping[str, Any], budget: int) -> int:
+    model = model_to_measure(name, cls, shape, settings, budget)
+    return int(model.parameter_count - model.encoder_parameter_count)
+
+
+def model_to_measure(
+    name: str, cls: type[Backbone], shape: TaskShape, settings: Mapping[str, Any], budget: int | None
+) -> Backbone:
+    """Build a backbone of which only sizes are used. Tensors of large models have no memory (torch's meta device).
+
+    Args:
+        name, cls, shape: as in `budget_settings`.
+        settings: settings of the backbone.
+        budget: number of parameters of the preset; None if it has no budget.
+    """
     from iclbench.core.bounds import build_to_measure
 
     checked: BaseSettings = validate(cls.Settings, settings, f"backbone '{name}'")
     build_backbone = backbone_builder()
-    is_small = budget <= _MEMORY_BUDGET and all(
-        value <= _MEMORY_WIDTH for value in settings.values() if isinstance(value, int)
+    is_small = (
+        budget is not None
+        and budget <= _MEMORY_BUDGET
+        and all(value <= _MEMORY_WIDTH for value in settings.values() if isinstance(value, int))
     )
-    model = build_to_measure(
+    return build_to_measure(
         lambda: build_backbone(cls, checked, shape), f"backbone '{name}'", is_small or not is_ours(cls)
     )
-    return int(model.parameter_count - model.encoder_parameter_count)
 
 
 def check_size(
@@ -256,4 +294,4 @@ def log_once(message: str) -> None:
 
 def _is_size(setting: tuple[str, Any]) -> bool:
     key, value = setting
-    return key == "size" or (isinstance(value, int) and not isinstance(value, bool))
+    return key == "size" or (isinstance(value, int) and not isinstance(value, bool) and key != "state_budget")

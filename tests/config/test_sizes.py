@@ -163,7 +163,7 @@ def test_the_search_finds_the_nearest_value_for_polynomial_sizes(budget: int, po
         return 7 + int(3 * value**power)
 
     values: list[int] = []
-    nearest = sizes._nearest_value(lambda value: values.append(value) or size(value), budget, 4)  # type: ignore[func-returns-value]
+    nearest = sizes.nearest_value(lambda value: values.append(value) or size(value), budget, 4)  # type: ignore[func-returns-value]
     assert nearest % 4 == 0
     assert len(values) <= 40
     error = abs(size(nearest) - budget)
@@ -173,7 +173,7 @@ def test_the_search_finds_the_nearest_value_for_polynomial_sizes(budget: int, po
 
 def test_the_search_ends_if_the_size_stops_growing() -> None:
     values: list[int] = []
-    nearest = sizes._nearest_value(lambda value: values.append(value) or min(value, 64) ** 2, 10**6, 4)  # type: ignore[func-returns-value]
+    nearest = sizes.nearest_value(lambda value: values.append(value) or min(value, 64) ** 2, 10**6, 4)  # type: ignore[func-returns-value]
     assert nearest >= 64 and len(values) < 10
 
 

@@ -35,6 +35,7 @@ class Attention(Mixer):
 
     uses = frozenset({"heads", "inner", "conv"})
     mlp: ClassVar[Mlp] = "gelu"
+    state_grows = True
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()

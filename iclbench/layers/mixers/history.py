@@ -18,10 +18,11 @@ class HistoryMixer(Mixer):
     The state consists of the past tokens and their mask. One pass is enough for training and for prediction after every
     prefix. A continuation processes the past tokens again: n further tokens after a state of t tokens require a pass
     over t + n tokens, and n queries between n pairs require n passes. A mixer with a smaller state overrides
-    `start`, `forward`, `peek` and `fork`.
+    `start`, `forward`, `peek` and `fork`, and `state_grows` if its state has a fixed size.
     """
 
     uses = frozenset()
+    state_grows = True
     _no_tokens: Tensor
 
     def __init__(self, sizes: Sizes) -> None:

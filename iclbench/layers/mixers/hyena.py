@@ -41,6 +41,7 @@ class Hyena(Mixer):
     uses = frozenset({"conv", "longest", "filter_order"})
     default_conv = 3
     mlp: ClassVar[Mlp] = "gelu"
+    state_grows = True
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()

@@ -70,11 +70,13 @@ class Mixer(nn.Module, ABC):
     Attributes:
         uses: names of the sizes that the mixer uses, in addition to the width.
         block: in a search over sizes, `inner` is a multiple of this number and of the number of heads.
-        head_step: in a search over widths, the number of channels of a head is a multiple of this number.
+        head_step: in a search over sizes, the numbers of channels and of state rows of a head are multiples of this
+            number.
         default_conv: number of taps of the short convolution in the mixer's paper; 0 means no convolution.
         mlp: default channel MLP of the mixer's blocks, as in its paper or released code (for RetNet, as in
             flash-linear-attention).
         shares_values: whether the first layer with this mixer passes its values to all later layers with this mixer.
+        state_grows: whether the state grows with the number of tokens, like the keys and values of attention.
         no_conv_text: text in `block_summary` for a mixer without a short convolution by default.
     """
 
@@ -84,6 +86,7 @@ class Mixer(nn.Module, ABC):
     default_conv: ClassVar[int] = 0
     mlp: ClassVar[Mlp] = "swiglu"
     shares_values: ClassVar[bool] = False
+    state_grows: ClassVar[bool] = False
     no_conv_text: ClassVar[str] = "no short convolution"
 
     @classmethod
