@@ -22,6 +22,7 @@ from iclbench.config.cards import BUDGET_TOLERANCE, deviation
 from iclbench.config.sizes import budget_settings, model_to_measure, nearest_value, search_settings
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import integer
+from iclbench.core.limits import TooLargeError
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
@@ -32,6 +33,10 @@ STATE_TOLERANCE = 0.1
 _HEADS = (1, 2, 4, 8, 16)
 # Widths relative to the width without a state budget: one at which the search ends, and the smallest one of a model.
 _GOOD_WIDTH, _LEAST_WIDTH = 0.7, 0.3
+# Number of parameters and size of the state of a model that is too large for a machine.
+_UNBUILDABLE = 10**12
+# Models with a larger setting have no memory. With memory, initial values would take long.
+_MEMORY_WIDTH = 1024
 # Steps of the bisection for the largest state in an error message.
 _BISECTIONS = 5
 # Settings in this error message.
@@ -177,7 +182,17 @@ class _Search:
         """Return the model with these heads whose state is nearest to the budget."""
         start, fixed = {**self.start, **heads}, {*self.fixed, *heads}
         if "state" in self.keys:
-            return self._model(start, fixed, lambda settings: self._with_nearest(settings, "state", state_budget))
+
+            def with_rows(settings: Mapping[str, Any]) -> dict[str, Any]:
+                return self._with_nearest(settings, "state", state_budget)
+
+            if self.budget is not None:
+                step = self.cls.step("width", start)
+                narrowest = step * math.ceil(_LEAST_WIDTH * self.default.settings["width"] / step)
+                parameters = self._parameter_count(with_rows({**start, "width": narrowest}))
+                if deviation(parameters, self.budget) > BUDGET_TOLERANCE:
+                    return _Model(start, 0, is_valid=False)
+            return self._model(start, fixed, with_rows)
         growing = [key for key in self.cls.searched_settings(start) if key not in fixed]
         if self.budget is not None and len(growing) > 1:
             start, fixed = self._with_nearest(start, growing[0], state_budget), {*fixed, growing[0]}
@@ -225,14 +240,15 @@ class _Search:
 
     def _parameter_count(self, settings: Mapping[str, Any]) -> int:
         model = self._build(settings)
-        return int(model.parameter_count - model.encoder_parameter_count)
+        return _UNBUILDABLE if model is None else int(model.parameter_count - model.encoder_parameter_count)
 
     def _state_size(self, settings: Mapping[str, Any]) -> int:
         """Return the size of the state, which does not depend on the hidden width."""
         settings = {**settings, "feedforward": 1} if settings.get("feedforward") else settings
         key = json.dumps(settings, sort_keys=True)
         if key not in self._state_sizes:
-            size = self._build(settings).state_size
+            model = self._build(settings)
+            size = _UNBUILDABLE if model is None else model.state_size
             if size is None:
                 raise UsageError(
                     f"backbone.state_budget is not applicable to '{self.name}': the cache grows with the sequence; "
@@ -242,5 +258,11 @@ class _Search:
             self._state_sizes[key] = size
         return self._state_sizes[key]
 
-    def _build(self, settings: Mapping[str, Any]) -> Backbone:
-        return model_to_measure(self.name, self.cls, self.shape, settings, self._preset_budget)
+    def _build(self, settings: Mapping[str, Any]) -> Backbone | None:
+        """Return a model of which only sizes are used; None if it is too large for a machine."""
+        is_large = any(value > _MEMORY_WIDTH for value in settings.values() if isinstance(value, int))
+        budget = None if is_large else self._preset_budget
+        try:
+            return model_to_measure(self.name, self.cls, self.shape, settings, budget)
+        except TooLargeError:
+            return None
