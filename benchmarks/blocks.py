@@ -1,11 +1,14 @@
-"""Effect of the mixer and of the block around it on the score.
+"""Effect of the mixer, of the block around it, and of the size of its state on the score.
 
-    iclbench sweep blocks --results FOLDER      # about two hours of one core; continues after a stop
+    iclbench sweep blocks --results FOLDER      # about three hours of one core; continues after a stop
     python benchmarks/blocks.py FOLDER          # writes blocks.md
 
 Grid `blocks` gives six mixers the same channel MLP, once with a convolution of four taps before the mixer and once
-without. Scores are those of the report: the area under the learning curve up to the training length, where 0 is the
-zero predictor and 1 is the optimum: ridge (`linear`) or the average over all supports (`sparse-linear`).
+without. With the convolution, five of them are also trained with states of about the same size; the cache of attention
+grows with the context. Scores are those of the report: the area under the learning curve up to the training length,
+where 0 is the zero predictor and 1 is the optimum: ridge (`linear`) or the average over all supports
+(`sparse-linear`). `state` is the number of float32 values that a model stores per episode after the context of the
+preset.
 """
 
 from __future__ import annotations
@@ -13,18 +16,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-from command import folder_and_page, scores, write_page
+from command import folder_and_page, scores, state_size, write_page
 
 from iclbench import tables
-from iclbench.core.formats import fixed
+from iclbench.config.resolution import RunConfig
+from iclbench.core.formats import fixed, integer
 from iclbench.sweep.grids import grid_runs
 
-BLOCKS = ("with", "without")
+BLOCKS = ("with", "without", "equal state")
 COLUMNS = (
     "task",
     "mixer",
-    *(f"{block}, {of}" for block in BLOCKS for of in ("seed 0", "seed 1", "mean")),
+    *(f"{block}, {of}" for block in BLOCKS for of in ("state", "seed 0", "seed 1", "mean")),
     "with less without",
+    "equal state less with",
 )
 
 
@@ -32,27 +37,43 @@ def main(folder: Path, out: Path) -> None:
     values = tables.read_all("values", folder)
     rows = pd.DataFrame(
         [
-            (run.task, run.backbone, BLOCKS[run.config.backbone.settings["conv"] == 0], run.config.seed, run.name)
+            (run.task, run.backbone, _block(run.config), run.config.seed, run.name, state_size(run.config))
             for run in grid_runs("blocks")
         ],
-        columns=["task", "mixer", "block", "seed", "run"],
+        columns=["task", "mixer", "block", "seed", "run", "state"],
     )
     rows["score"] = scores(values, rows["run"], folder)
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
     for task, task_rows in rows.groupby("task", sort=False):
-        lines += _lines(str(task), task_rows.pivot_table("score", "mixer", ["block", "seed"]))
+        lines += _lines(str(task), task_rows)
     write_page(out, "Blocks of sequence mixers", __doc__, lines)
 
 
-def _lines(task: str, scores: pd.DataFrame) -> list[str]:
-    """One line per mixer, by the score with a convolution, best first."""
-    means = scores.T.groupby(level="block").mean().T
+def _block(config: RunConfig) -> str:
+    settings = config.backbone.settings
+    return "equal state" if "state_budget" in settings else "without" if settings["conv"] == 0 else "with"
+
+
+def _lines(task: str, rows: pd.DataFrame) -> list[str]:
+    """One line per mixer, by the score with a convolution, best first. Cells of mixers without a block are empty."""
+    scores = rows.pivot_table("score", "mixer", ["block", "seed"])
+    means = rows.pivot_table("score", "mixer", "block")
+    states = rows.pivot_table("state", "mixer", "block")
     lines = []
     for mixer in means.sort_values("with", ascending=False).index:
-        numbers = [n for block in BLOCKS for n in (*scores.loc[mixer, block], means.loc[mixer, block])]
-        numbers.append(means.loc[mixer, "with"] - means.loc[mixer, "without"])
-        lines.append(" | ".join([f"| {task}", str(mixer), *(fixed(n, 3) for n in numbers)]) + " |")
+        cells = []
+        for block in BLOCKS:
+            state = states.loc[mixer, block]
+            cells.append("" if pd.isna(state) else integer(state))
+            cells += [_score(n) for n in (*scores.loc[mixer, block], means.loc[mixer, block])]
+        mean = means.loc[mixer]
+        cells += [_score(mean["with"] - mean["without"]), _score(mean["equal state"] - mean["with"])]
+        lines.append(" | ".join([f"| {task}", str(mixer), *cells]) + " |")
     return lines
+
+
+def _score(value: float) -> str:
+    return "" if pd.isna(value) else fixed(value, 3)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
+import torch
+
+from iclbench.config.resolution import RunConfig
+from iclbench.core.seeds import generator
+from iclbench.families.request import Request
 
 
 def folder_and_page(about: str | None, script: str) -> tuple[Path, Path]:
@@ -28,6 +33,14 @@ def scores(values: pd.DataFrame, runs: pd.Series, folder: Path) -> pd.Series:
     if missing := runs[values_by_run.isna()].tolist():
         raise SystemExit(f"{len(missing)} runs have no score in {folder}, the first is {missing[0]}")
     return values_by_run
+
+
+@torch.inference_mode()
+def state_size(config: RunConfig) -> int:
+    """Return the size of an untrained model's state after the context of its preset: float32 values per episode."""
+    family, n = config.task.build(), config.task.points
+    context = family.sample_all_related(Request(1, n + 1, generator(0, "costs", n))).context
+    return round(config.build(family).eval().condition(context.span(0, n)).nbytes / 4)
 
 
 def write_page(out: Path, title: str, about: str | None, lines: Sequence[str], note: str | None = None) -> None:

@@ -31,8 +31,8 @@ class RecurrentSettings(BackboneSettings):
     """Settings of recurrent models whose state can have a given size."""
 
     state_budget: PositiveInt | None = None
-    """Number of float32 values in the state of an episode, met within 10 % by a search over the settings heads and
-    state (without a setting state: over heads and width). The model still has the parameters of the preset."""
+    """Number of float32 values in the state of an episode. The search for the parameters of the preset then also
+    chooses heads and state (without a setting state: heads and width), so that this number is met within 10 %."""
 
 
 @dataclass(frozen=True)

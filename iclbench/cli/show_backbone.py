@@ -7,17 +7,25 @@ import re
 import textwrap
 from collections.abc import Iterator
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from iclbench.cli.terminal import out, print_table
+from iclbench.config.resolution import resolve_run
+from iclbench.core.errors import IclbenchError
+from iclbench.core.formats import integer
 from iclbench.registry import BACKBONES
 
+if TYPE_CHECKING:
+    from iclbench.backbones.base import Backbone
+
+# Task and preset at which the size of a state is shown.
+_STATE_AT = ("linear", "grid")
 _ORDERS = {"causal": "in their order (causal)", "set": "as a set"}
 
 
 def values_of(name: str) -> dict[str, Any]:
-    """Return the class of a backbone, its properties, the settings fixed by its name, and all settings with types,
-    defaults and meanings.
+    """Return the class of a backbone, its properties with the size of its state, the settings fixed by its name, and all
+    settings with types, defaults and meanings.
 
     Raises:
         UsageError: the class cannot be loaded, or is not a backbone.
@@ -42,8 +50,24 @@ def values_of(name: str) -> dict[str, Any]:
         "heads": list(cls.heads),
         "uses_related": cls.uses_related,
         "removes_points": cls.removes_points,
+        "state": _state(name, cls),
         "settings": settings,
     }
+
+
+def _state(name: str, cls: type[Backbone]) -> str:
+    """Describe the size of the state of a model with the setting `state_budget`; empty for other models."""
+    if "state_budget" not in cls.Settings.model_fields:
+        return ""
+    task, preset = _STATE_AT
+    try:
+        config = resolve_run(task, name, preset)
+        size = config.build(config.task.build()).state_size
+    except IclbenchError:  # the model cannot have the size of the preset
+        return ""
+    if size is None:
+        return "grows with the sequence"
+    return f"{integer(size)} numbers per episode (task {task}, preset {preset})"
 
 
 def _first_line(cls: type) -> str:
@@ -63,6 +87,7 @@ def print_backbone(values: dict[str, Any]) -> None:
         ["heads", ", ".join(values["heads"])],
         ["related datasets", "used if the task has them" if values["uses_related"] else "not used"],
         ["removes points", "yes" if values["removes_points"] else "no"],
+        ["state", values["state"]],
     ]
     print_table("", ["backbone", values["backbone"]], [line for line in properties if line[1]])
     if values["about"]:

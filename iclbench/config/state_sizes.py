@@ -19,7 +19,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from iclbench.config.cards import BUDGET_TOLERANCE, deviation
-from iclbench.config.sizes import budget_settings, model_to_measure, nearest_value, search_settings
+from iclbench.config.sizes import budget_settings, model_to_measure, nearest_settings, nearest_value, search_settings
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import integer
 from iclbench.core.limits import TooLargeError
@@ -61,7 +61,7 @@ def state_budget_settings(
 
     Raises:
         UsageError: the state grows with the sequence; or no state is within `STATE_TOLERANCE`, and the message contains
-            the nearest one; or, even without a state budget, no size is near the budget of parameters.
+            the nearest one; or no size is near the budget of parameters.
     """
     state_budget = fixed["state_budget"]
     others = {key: value for key, value in fixed.items() if key != "state_budget"}
@@ -75,6 +75,8 @@ def state_budget_settings(
     )
     if model.has_state(state_budget):
         return {**model.settings, "state_budget": state_budget}
+    if not model.is_valid and budget is not None:
+        budget_settings(name, cls, budget, shape, others)  # raises the error about the number of parameters
     sizes = ", ".join(f"{key} {model.settings[key]}" for key in _SIZES if model.settings.get(key))
     parameters = "" if budget is None else f" with {integer(budget)} parameters"
     raise UsageError(
@@ -123,7 +125,8 @@ def _search(
         if matching := [model for model in models if model.has_state(state_budget)]:
             return max(matching, key=lambda model: model.width)
     models.append(search.largest_state(state_budget))
-    return min((model for model in models if model.is_valid), key=lambda model: abs(model.state_size - state_budget))
+    valid = [model for model in models if model.is_valid]
+    return min(valid or models, key=lambda model: abs(model.state_size - state_budget))
 
 
 class _Search:
@@ -137,7 +140,7 @@ class _Search:
         default: the model without a state budget.
 
     Raises:
-        UsageError: the state grows with the sequence, or no size is near the budget of parameters.
+        UsageError: the state grows with the sequence.
     """
 
     def __init__(
@@ -155,8 +158,14 @@ class _Search:
         self.keys = [key for key in cls.state_settings(self.start) if key not in fixed]
         self._preset_budget = budget
         self._state_sizes: dict[str, int] = {}
-        settings = dict(fixed) if budget is None else budget_settings(name, cls, budget, shape, fixed)
-        self.default = _Model(settings, self._state_size(settings))
+        self.default = self._default()
+
+    def _default(self) -> _Model:
+        if self._preset_budget is None:
+            return _Model(self.start, self._state_size(self.start))
+        settings, parameters = nearest_settings(self.name, self.cls, self._preset_budget, self.shape, self.fixed)
+        is_valid = parameters is None or abs(deviation(parameters, self._preset_budget)) <= BUDGET_TOLERANCE
+        return _Model(settings, self._state_size(settings), is_valid=is_valid)
 
     def head_counts(self) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
         """Return settings with possible numbers of heads: first the default and fewer, largest first; then more."""

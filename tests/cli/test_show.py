@@ -130,3 +130,13 @@ def test_a_preset_is_refused_except_for_tasks_and_grids(
     monkeypatch.chdir(tmp_path)
     assert main(["show", *arguments, "--preset", "small"]) == 2
     assert "--preset" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [("mamba2", ["10,416 numbers", "linear", "grid"]), ("attention", ["grows with the sequence"])],
+)
+def test_the_state_of_a_mixer_is_shown(name: str, texts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The number is that of the documented results."""
+    out = " ".join(show(name, capsys=capsys).split())
+    assert all(text in out for text in texts) and values_of("cnp")["state"] == ""
