@@ -32,7 +32,7 @@ from iclbench.config.pairs import shipped_pairs
 from iclbench.config.resolution import RunConfig, resolve_run
 from iclbench.core import limits
 from iclbench.core.errors import CODES, IclbenchError, Interrupted, UsageError
-from iclbench.registry import BACKBONES
+from iclbench.registry import BACKBONES, MIXERS
 from iclbench.report.data import Results, load_results
 from iclbench.report.sections import named_pairs
 from iclbench.report.sections import published as published_results
@@ -118,7 +118,7 @@ class Reference:
         """The names that templates may use: public methods, functions of this module, and lists of models and tasks."""
         methods = {name: getattr(self, name) for name, member in vars(type(self)).items() if _is_public(name, member)}
         others = [trained, card, published, verdict, is_equal, grid, benchmark, package]
-        others += [checksum, exit_codes, default_bytes, window_rule, mean, lowest_after_peak]
+        others += [checksum, exit_codes, default_bytes, window_rule, mean, lowest_after_peak, with_state]
         return Quantities(
             methods | {f.__name__: f for f in others},
             {
@@ -135,6 +135,7 @@ class Reference:
                 "CLASSES": lambda: [c.title for c in self._contests("grid") if c.evaluator == "next"],
                 "BACKBONES": self.contestants,
                 "SEQUENCE": self._sequence_models,
+                "EQUAL_STATES": self._mixers_with_searched_states,
                 "CORE": self._core,
                 "FUNCTIONS": self._functions,
                 "ERROR_CODES": lambda: CODES,
@@ -166,6 +167,19 @@ class Reference:
         names = {*_further_recurrences().backbones, "mamba", "mamba2", "gated-deltanet", "mambaformer", "gpt2-learned"}
         evaluated = names & set(self._contest("linear", "grid").rows["contestant"])
         return sorted(evaluated, key=lambda model: -sum(self.scores(model, "linear")[:2]))
+
+    def _mixers_with_searched_states(self) -> list[str]:
+        """The mixers of docs/sequence-mixers.md with heads or rows that `state_budget` searches."""
+        return [name for name in self._fixed_states() if BACKBONES.get(name).state_settings({})]
+
+    def _fixed_states(self) -> list[str]:
+        """The mixers of docs/sequence-mixers.md whose state does not grow with the context."""
+        mixers = [name for name in self._sequence_models() if name in MIXERS.entries]
+        return [name for name in mixers if not MIXERS.subclass(name).state_grows]
+
+    def usual_states(self) -> list[int]:
+        """The sizes of the states of these mixers on `linear`."""
+        return [self.state(name, "linear") for name in self._fixed_states()]
 
     def contestants(self, preset: str = "grid") -> list[str]:
         """The backbones that have training cells of any status at a preset."""
@@ -680,6 +694,30 @@ def mean(values: Iterable[float]) -> float:
 def trained(task: str, backbone: str, preset: str = "grid") -> RunConfig:
     """The training settings of a run, from its card."""
     return resolve_run(task, backbone, preset)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a model.
+
+    Attributes:
+        size: number of float32 values in the state of an episode.
+        heads, rows: number of heads, and of rows of a head's state; None if the model does not have the setting.
+        width: width of a token.
+    """
+
+    size: int
+    heads: int | None
+    rows: int | None
+    width: int
+
+
+@cache
+def with_state(backbone: str, size: int, task: str = "linear", preset: str = "grid") -> Sizes:
+    """The sizes of a model whose state has a budget."""
+    config = resolve_run(task, backbone, preset, overrides=[f"backbone.state_budget={size}"])
+    settings, model = config.backbone.settings, config.build(config.task.build())
+    return Sizes(model.state_size or 0, settings.get("heads"), settings.get("state"), settings["width"])
 
 
 @cache

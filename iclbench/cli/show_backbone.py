@@ -24,8 +24,8 @@ _ORDERS = {"causal": "in their order (causal)", "set": "as a set"}
 
 
 def values_of(name: str) -> dict[str, Any]:
-    """Return the class of a backbone, its properties with the size of its state, the settings fixed by its name, and all
-    settings with types, defaults and meanings.
+    """Return the class of a backbone, its properties with the size of its state, the settings fixed by its name, and
+    all settings with types, defaults and meanings.
 
     Raises:
         UsageError: the class cannot be loaded, or is not a backbone.
