@@ -234,14 +234,17 @@ class Reference:
         """The score under a shift, averaged over seeds."""
         return self.value(model, task, preset, "score", shift)
 
+    def seed_values(
+        self, model: str, task: str, metric: str, shift: str = "none", preset: str = "grid"
+    ) -> list[float]:
+        """A measured value of every seed."""
+        seeds = self._contest(task, preset).rows.query("contestant == @model")["seed"].unique()
+        return [self.value(model, task, preset, metric, shift, evaluator="next", seed=seed) for seed in sorted(seeds)]
+
     def excess(self, model: str, task: str, oracle: str, shift: str = "none", preset: str = "grid") -> list[float]:
         """The mean error of every seed less that of an oracle on the same prompts, in the units of the metric."""
-        seeds = self._contest(task, preset).rows.query("contestant == @model")["seed"].unique()
-        return [
-            self.value(model, task, preset, "auc", shift, seed=seed)
-            - self.value(oracle, task, preset, "auc", shift, evaluator="next")
-            for seed in sorted(seeds)
-        ]
+        exact = self.value(oracle, task, preset, "auc", shift, evaluator="next")
+        return [error - exact for error in self.seed_values(model, task, "auc", shift, preset)]
 
     def excess_of(self, models: Iterable[str], task: str, oracle: str, shift: str = "none") -> list[float]:
         """The excess errors of all training runs of several models."""

@@ -18,7 +18,7 @@ TRIALS = cards_folder("grids").parent / "benchmarks" / "grid_rates" / "rates" / 
 PACKED = cards_folder("grids").parent / "results" / "reference"
 SEEDS = 3
 # Tasks with one tuning seed: the shipped rate is the smallest one within this distance of the best value.
-TOLERANCES = {"markov": 0.002, "linear-system": 0.005}
+TOLERANCES = {"markov": 0.002, "linear-system": 0.005, "recall-overwrite": 0.05}
 # The reference results of these models use the rate with the best mean. They are not retrained at the smaller rate yet.
 BEST_MEAN = {
     ("linear", "gated-deltanet"),
