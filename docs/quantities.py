@@ -234,9 +234,7 @@ class Reference:
         """The score under a shift, averaged over seeds."""
         return self.value(model, task, preset, "score", shift)
 
-    def seed_values(
-        self, model: str, task: str, metric: str, shift: str = "none", preset: str = "grid"
-    ) -> list[float]:
+    def seed_values(self, model: str, task: str, metric: str, shift: str = "none", preset: str = "grid") -> list[float]:
         """A measured value of every seed."""
         seeds = self._contest(task, preset).rows.query("contestant == @model")["seed"].unique()
         return [self.value(model, task, preset, metric, shift, evaluator="next", seed=seed) for seed in sorted(seeds)]
