@@ -29,6 +29,7 @@ from torch import Tensor
 from iclbench.config import codes
 from iclbench.core.context import Context
 from iclbench.core.episodes import Episodes, Points
+from iclbench.core.formats import plural
 from iclbench.core.metrics import ACCURACY_OF, R_SQUARED_OF
 from iclbench.evaluation import cells
 from iclbench.evaluation.cells import CellResult, Rows, Tables
@@ -186,11 +187,24 @@ def _tables(contestant: PredictorContestant, prompts: HiddenStateSet, columns: d
 
 def _unprobed_reason(name: str, prompts: HiddenStateSet) -> str:
     """Return why a target cannot be probed after this many elements; empty if it can be probed."""
-    target = prompts.targets[name]
-    for part in (slice(0, prompts.fit), slice(prompts.fit, None)):
-        values = target.values[part][target.is_defined[part]]
-        if not len(values):
-            return f"no episode has the target '{name}' after {prompts.context} elements"
-        if bool((values == values[:1]).all()):
-            return f"the target '{name}' is equal in all episodes after {prompts.context} elements"
+    target, after = prompts.targets[name], f"after {plural(prompts.context, 'element')}"
+    parts = [target.values[part][target.is_defined[part]] for part in (slice(0, prompts.fit), slice(prompts.fit, None))]
+    if not all(map(len, parts)):
+        nearest = _nearest_context(name, prompts)
+        advice = "" if nearest is None else f"; use --context {nearest}"
+        return f"no episode has the target '{name}' {after}{advice}"
+    if any(bool((values == values[:1]).all()) for values in parts):
+        return f"the target '{name}' is equal in all episodes {after}"
     return ""
+
+
+def _nearest_context(name: str, prompts: HiddenStateSet) -> int | None:
+    """Return the nearest number of elements after which episodes for fitting and scoring have a target. If two numbers
+    are equally near, the smaller one is returned. None means that there is no such number."""
+    assert isinstance(prompts.family, StreamFamily)
+    sizes = range(1, prompts.episodes.context.count)
+    for context in sorted(sizes, key=lambda size: (abs(size - prompts.context), size)):
+        is_defined = prompts.family.probe_targets(prompts.episodes, context, prompts.shift)[name].is_defined
+        if is_defined[: prompts.fit].any() and is_defined[prompts.fit :].any():
+            return context
+    return None

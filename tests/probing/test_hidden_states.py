@@ -179,8 +179,21 @@ def test_targets_that_are_absent_or_constant_give_skipped_rows(folder: Path, cel
     rows = rows[rows["evaluator"].eq("probe") & rows["n_context"].eq(1)]
     assert set(rows["status"]) == {"skipped"}
     reasons = rows.drop_duplicates("metric").set_index("metric")["reason"]
-    assert "no episode" in reasons["accuracy_of_previous_element"]
+    assert reasons["accuracy_of_previous_element"].endswith("after 1 element; use --context 2")
     assert "equal in all episodes" in reasons["r_squared_of_prediction"]
+
+
+def test_a_probe_of_recall_at_a_key_names_the_nearest_value(tmp_path: Path) -> None:
+    """Values are at odd positions. The table names the only remaining score."""
+    run = create(tmp_path, resolve_run("recall", "gru", "smoke", 0, ["train.steps=1"]), "gru")
+    train(run)
+    cells = list(probe(Context(tmp_path), run, [16], fit=64, test=32))
+    rows = tables.read_all("values", tmp_path)
+    rows = rows[rows["prompt_set"].eq(cells[0].prompts.id)]
+    (reason,) = rows.loc[rows["status"].eq("skipped"), "reason"].unique()
+    assert "'value'" in reason and "16 elements" in reason and reason.endswith("use --context 15")
+    columns, lines = depth_table(rows)
+    assert {line[columns.index("score")] for line in lines} == {"accuracy of previous element"}
 
 
 def test_a_repeated_probe_is_cached_and_the_table_has_one_row_per_target_and_model(
