@@ -80,6 +80,7 @@ class Entry:
         prompts, normaliser: versions of a family's choice of frozen prompts and of its normaliser; increase them like
             `code`.
         without_inputs: whether a family has sequences of tokens or vectors without inputs, or a backbone reads them.
+        points: the word for the points of an episode of a family.
     """
 
     target: str
@@ -90,6 +91,7 @@ class Entry:
     prompts: int = 1
     normaliser: int = 1
     without_inputs: bool = False
+    points: str = "examples"
 
     def load(self) -> Any:
         """Import and return the class. Raise `UsageError` with the message of the original error if the import
@@ -361,7 +363,9 @@ FAMILIES = Registry(
         "combination": Entry("iclbench.families.combination:Combination", "CoQE's five fixed features"),
         "quadratic": Entry("iclbench.families.quadratic:Quadratic", "sum of w_j x_j² / sqrt(3)"),
         "tabular": Entry("iclbench.families.tabular.tabular:Tabular", "episodes from real regression tables"),
-        "events": Entry("iclbench.families.events.sequences:Events", "event sequences from your own files"),
+        "events": Entry(
+            "iclbench.families.events.sequences:Events", "event sequences from your own files", points="events"
+        ),
         "gp-mixture": Entry(
             "iclbench.families.gaussian_processes.gp_mixture:GPMixture", "Gaussian processes with related datasets"
         ),
@@ -369,7 +373,9 @@ FAMILIES = Registry(
             "iclbench.families.images.image_completion:ImageCompletion", "images completed from some of their pixels"
         ),
         "point-process": Entry(
-            "iclbench.families.events.point_process:PointProcess", "marked events: Poisson, renewal, Hawkes and more"
+            "iclbench.families.events.point_process:PointProcess",
+            "marked events: Poisson, renewal, Hawkes and more",
+            points="events",
         ),
         "climate": Entry(
             "iclbench.families.climate.climate:Climate", "temperatures in space and time over central Europe, synthetic"
@@ -386,21 +392,25 @@ FAMILIES = Registry(
             "iclbench.families.streams.recall:Recall",
             "tokens: look up the value of a key in the context",
             without_inputs=True,
+            points="elements",
         ),
         "recall-vectors": Entry(
             "iclbench.families.streams.recall_vectors:RecallVectors",
             "vectors: look up the value of a key in the context",
             without_inputs=True,
+            points="elements",
         ),
         "markov": Entry(
             "iclbench.families.streams.markov:MarkovChains",
             "tokens of a random Markov chain per episode",
             without_inputs=True,
+            points="elements",
         ),
         "linear-system": Entry(
             "iclbench.families.streams.linear_system:LinearSystems",
             "noisy rotations in the plane, one coordinate observed",
             without_inputs=True,
+            points="elements",
         ),
         "tabular-prior": Entry(
             "iclbench.families.tabular_prior.tabular_prior:TabularPrior",
@@ -767,7 +777,7 @@ def needs_missing_inputs(backbone: str, family: str) -> bool:
 
 
 def noun_of_points(family: str) -> str:
-    """Return what the points of an episode are called: elements for a built-in family of streams of tokens or vectors,
-    otherwise examples."""
+    """Return the word for the points of an episode: examples, elements of a stream, or events. It is "examples" for a
+    family that is not built in."""
     entry = FAMILIES.builtin_entries.get(family)
-    return "elements" if entry is not None and entry.without_inputs else "examples"
+    return "examples" if entry is None else entry.points

@@ -29,7 +29,10 @@ def command(
     points: Annotated[
         list[int] | None,
         typer.Option(
-            "--points", min=1, help="Number of points in the context. May be repeated.", show_default="40 and 500"
+            "--points",
+            min=1,
+            help="Number of points in the context. May be repeated.",
+            show_default="40 and 500; for streams and events, half of the training length and the training length",
         ),
     ] = None,
     queries: Annotated[
@@ -68,6 +71,6 @@ def command(
     context = Context(results, data_dir, set_up_torch(device, threads))
     from iclbench.cli.cost_runs import CostSizes, measure_all
 
-    sizes = CostSizes(points or [40, 500], queries or [], updates or [], episodes)
+    sizes = CostSizes(points or [], queries or [], updates or [], episodes)
     if measure_all(context, runs, baseline or [], sizes, json):
         raise typer.Exit(1)

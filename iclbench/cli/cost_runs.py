@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +11,7 @@ import pandas as pd
 from iclbench import tables
 from iclbench.cli.terminal import out, print_rows, print_table, say, step_bar
 from iclbench.config.cards import load_baseline
+from iclbench.config.resolution import TaskConfig
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.evaluation.contestants import PredictorContestant, backbone, baselines
@@ -27,7 +29,10 @@ def measure_all(
     sizes: CostSizes,
     json: bool,
 ) -> int:
-    """Measure runs, then baselines, and print the costs. Return the number of failed measurements."""
+    """Measure runs, then baselines, and print the costs. Return the number of failed measurements.
+
+    Without `sizes.points`, the numbers of points are those of `default_points`.
+    """
     written_paths: list[Path] = []
     failed_count = 0
 
@@ -37,7 +42,7 @@ def measure_all(
             contestant,
             run.config.task,
             run.config.preset,
-            sizes,
+            sizes if sizes.points else replace(sizes, points=default_points(run.config.task)),
             train=run.config.train,
         )
         written_paths.append(path)
@@ -69,6 +74,19 @@ def measure_all(
     finally:  # print the measurements even if a baseline is not applicable
         print_costs(written_paths, json)
     return failed_count
+
+
+def default_points(task: TaskConfig) -> list[int]:
+    """Return the numbers of context points at which costs are measured by default.
+
+    For streams and events, they depend on the training length, since learned positions end there. A number that the
+    family does not accept is omitted.
+    """
+    family = task.build()
+    if not (family.is_stream or family.marks is not None):
+        return [40, 500]
+    sizes = dict.fromkeys([max(1, task.points // 2), task.points])
+    return [n for n in sizes if family.accepts(task.point_count(n), f"points-{n}")]
 
 
 def _baselines(

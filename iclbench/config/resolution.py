@@ -677,16 +677,8 @@ def _check_curriculum(task: TaskConfig, train: TrainSettings, prefix: str) -> No
     if curriculum.points is not None:
         family, end = task.build(), task.point_count(task.points)
         start = curriculum.points.at(0, end)
-
-        def is_accepted(points: int) -> bool:
-            examples = max(1, points - (task.question == "next"))
-            try:
-                family.check_shift(family.parse_shift(f"points-{examples}"), points)
-            except UsageError:
-                return False
-            return True
-
-        smallest = next((points for points in range(start, end) if is_accepted(points)), end)
+        sizes = (n for n in range(start, end) if family.accepts(n, f"points-{n}"))
+        smallest = next(sizes, end)
         if smallest > start:
             raise UsageError(f"{where}.points.start: expected at least {smallest}, got {start}", code="conflict")
 

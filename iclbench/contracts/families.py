@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
 from itertools import combinations
 
 import torch
@@ -38,18 +37,9 @@ def draw(
 def points_of(family: Family, smallest: int = POINTS) -> int:
     """Return the number of points to sample: `smallest`, doubled until the family accepts it (`Family.check_shift`)."""
     points = smallest
-    while points < _LARGEST_POINTS and not accepts(family, points):
+    while points < _LARGEST_POINTS and not family.accepts(points):
         points *= 2
     return points
-
-
-def accepts(family: Family, points: int) -> bool:
-    """Return whether the family accepts this number of points."""
-    try:
-        family.check_shift(Shift(), points)
-    except UsageError:
-        return False
-    return True
 
 
 def shifts_of(family: Family) -> list[str]:
@@ -163,7 +153,7 @@ def episodes_differ_from_each_other(family: Family) -> None:
 def every_number_of_points_can_be_sampled(family: Family) -> None:
     """Episodes with any number of points from 1 that the family accepts can be sampled, and have this number of
     points."""
-    for points in filter(partial(accepts, family), (1, 2, 3, 30, points_of(family))):
+    for points in filter(family.accepts, (1, 2, 3, 30, points_of(family))):
         episodes = draw(family, episodes=2, points=points)
         assert episodes.context.count == points, f"{episodes.context.count} points instead of {points}"
         assert episodes.context.y.isfinite().all(), f"{points} points: an output is not finite"

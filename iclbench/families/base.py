@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor
 
 from iclbench.core.episodes import Episodes, Points
-from iclbench.core.errors import DataChangedError, UnknownNameError
+from iclbench.core.errors import DataChangedError, UnknownNameError, UsageError
 from iclbench.core.guard import guarded
 from iclbench.core.settings import BaseSettings
 from iclbench.core.task import TaskFacts
@@ -204,6 +204,14 @@ class Family(ABC):
 
     def check_shift(self, shift: Shift, points: int) -> None:  # noqa: B027 - an optional hook
         """Raise `UsageError` if no episodes of this many points can be sampled under a parsed shift."""
+
+    def accepts(self, points: int, shift: str = "none") -> bool:
+        """Return whether episodes of this many points can be sampled under a shift (`check_shift`)."""
+        try:
+            self.check_shift(self.parse_shift(shift), points)
+        except UsageError:
+            return False
+        return True
 
     def noise_to_signal(self, shift: str = "none") -> float:
         """Return the variance of the label noise divided by the prior variance of a weight. This is the Bayes-optimal

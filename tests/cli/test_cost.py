@@ -149,3 +149,29 @@ def test_a_baseline_is_measured_only_on_the_tasks_to_which_it_applies(
     with pytest.raises(UsageError) as error:
         measure_baselines(monkeypatch, tmp_path, ["point-process"], ["ridge"])
     assert "'ridge'" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "sizes"),
+    [
+        ("linear", {}, [40, 500]),
+        ("markov", {"points": 9}, [4, 9]),
+        ("point-process", {"points": 9}, [4, 9]),
+        ("recall", {"pairs": 4, "points": 20}, [10, 20]),
+        ("recall", {"pairs": 8, "points": 20}, [20]),
+    ],
+)
+def test_the_default_sizes_of_streams_are_not_beyond_the_training_length(
+    task: str, changes: dict[str, int], sizes: list[int]
+) -> None:
+    config = resolve_task(task, "smoke", changes)[0]
+    assert cost_runs.default_points(config) == sizes
+
+
+def test_costs_of_a_stream_are_measured_without_a_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["-o", "task.points=5", "-o", "train.steps=1", "-o", "train.batch=2", "-o", "backbone.width=8"]
+    options = [*small, "-o", "backbone.layers=1", "-o", "backbone.heads=2", "--name", "m", "--results", tmp_path]
+    assert run("train", "markov", "gpt2-learned", "-p", "smoke", *options, capsys=capsys)[0] == 0
+    code, out, err = run("cost", "m", "--episodes", 2, "--json", "--results", tmp_path, capsys=capsys)
+    assert code == 0 and "skipped" not in err
+    assert {row["n_points"] for row in json.loads(out) if row["phase"] == "query"} == {2, 5}
