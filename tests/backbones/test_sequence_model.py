@@ -121,6 +121,18 @@ def test_a_list_of_mixers_is_repeated_for_all_layers() -> None:
     assert mixers == ["Mamba", "Attention", "Mamba", "Attention", "Mamba"]
 
 
+@pytest.mark.parametrize("name", ["deltanet", "gated-deltanet", "kda", "gated-deltaproduct"])
+def test_hybrids_have_the_eigenvalues_of_the_backbone_of_each_mixer(name: str) -> None:
+    hybrid = model("hybrid", mixers=[name])
+    for eigenvalues in ("positive", "negative"):
+        uniform = model(name, eigenvalues=eigenvalues)
+        is_default = eigenvalues == BACKBONES.get(name).Settings().eigenvalues
+        answers = [m.predict_next(points(5)).point() for m in (hybrid, uniform)]
+        assert torch.equal(*answers) == is_default
+        answers[0] = model("hybrid", mixers=[name], eigenvalues=eigenvalues).predict_next(points(5)).point()
+        assert torch.equal(*answers)
+
+
 @pytest.mark.parametrize(("preset", "pairs"), [("grid", 1), ("small", 2)])
 def test_mambaformer_has_a_mamba_block_followed_by_pairs_of_attention_and_mamba(preset: str, pairs: int) -> None:
     """In the released code, an even number of blocks (`n_layer`) follows the first Mamba block."""
