@@ -492,6 +492,11 @@ MIXERS = Registry(
         "mesa": Entry(
             "iclbench.layers.mixers.mesa:Mesa", "ridge regression solved after every token (von Oswald et al. 2025)"
         ),
+        "fox": Entry("iclbench.layers.mixers.fox:FoX", "softmax attention with forget gates (Lin et al. 2025)"),
+        "path": Entry(
+            "iclbench.layers.mixers.path:PaTH",
+            "softmax attention, Householder matrices between query and key (Yang et al. 2025)",
+        ),
     },
     "iclbench.layers.mixers.mixer:Mixer",
 )

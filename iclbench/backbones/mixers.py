@@ -38,6 +38,10 @@ class SettingsWithHeadsAndRank(SettingsWithHeads, SettingsWithRank):
     """Settings of mixers with heads and low-rank maps."""
 
 
+class SettingsWithInnerWidthAndRank(SettingsWithInnerWidth, SettingsWithRank):
+    """Settings of mixers with low-rank maps whose values may be wider or narrower than tokens."""
+
+
 class Attention(UniformModel[SettingsWithInnerWidth]):
     """A sequence model with the mixer `attention` in every layer."""
 
@@ -148,3 +152,17 @@ class Mesa(UniformModel[SettingsWithState]):
 
     Settings = SettingsWithState
     mixer = "mesa"
+
+
+class FoX(UniformModel[SettingsWithInnerWidth]):
+    """A sequence model with the mixer `fox` in every layer."""
+
+    Settings = SettingsWithInnerWidth
+    mixer = "fox"
+
+
+class PaTH(UniformModel[SettingsWithInnerWidthAndRank]):
+    """A sequence model with the mixer `path` in every layer."""
+
+    Settings = SettingsWithInnerWidthAndRank
+    mixer = "path"

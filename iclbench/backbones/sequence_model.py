@@ -88,7 +88,8 @@ class SettingsWithRank(SequenceSettings):
     """Settings of mixers with low-rank maps."""
 
     rank: PositiveInt | None = None
-    """Rank of low-rank maps (gates of gla, kda and rwkv7, step sizes of mamba); by default set by the mixer."""
+    """Rank of low-rank maps (gates of gla, kda and rwkv7, step sizes of mamba, directions of path); by
+    default set by the mixer."""
 
 
 class SettingsWithFilter(SequenceSettings):

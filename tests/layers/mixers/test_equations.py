@@ -331,6 +331,35 @@ def attention(m: Mixer, x: Tensor) -> Tensor:
     return m.out_proj(answers.flatten(2))
 
 
+def fox(m: Mixer, x: Tensor) -> Tensor:
+    q, k, v = (by_head(t) for t in convolved(m, x @ m.in_proj.weight.T).chunk(3, -1))
+    forget = (x @ m.gates.weight.T + m.gates.bias).sigmoid()
+    answers = torch.empty_like(v)
+    factors = x.new_ones(BATCH, HEADS, 0)  # of exp(q k), for each key
+    for t in range(TOKENS):
+        factors = torch.cat([factors * forget[:, t, :, None], x.new_ones(BATCH, HEADS, 1)], -1)
+        scores = torch.einsum("bhk,bshk->bhs", q[:, t], k[:, : t + 1]) / math.sqrt(q.shape[-1])
+        weights = factors * scores.exp()
+        answers[:, t] = torch.einsum("bhs,bshv->bhv", weights / weights.sum(-1, keepdim=True), v[:, : t + 1])
+    return answers.flatten(2) @ m.out_proj.weight.T
+
+
+def path(m: Mixer, x: Tensor) -> Tensor:
+    q, k, v = (by_head(t) for t in (x @ m.in_proj.weight.T).chunk(3, -1))
+    low, high = (layer.weight for layer in m.w_proj)
+    w = by_head(silu_if_convolved(m, x @ low.T @ high.T))
+    w = w / (w.square().sum(-1, keepdim=True) + 1e-6).sqrt()
+    beta = 2 / (1 + (-(x @ m.beta_proj.weight.T + m.beta_proj.bias)).exp())
+    identity, answers = torch.eye(q.shape[-1], dtype=x.dtype), torch.empty_like(v)
+    products = x.new_zeros(BATCH, HEADS, 0, *identity.shape)  # of the matrices after each key
+    for t in range(TOKENS):
+        householder = identity - outer(beta[:, t, :, None] * w[:, t], w[:, t])
+        products = torch.cat([householder.unsqueeze(2) @ products, identity.expand(BATCH, HEADS, 1, -1, -1)], 2)
+        scores = torch.einsum("bhi,bhsij,bshj->bhs", q[:, t], products, k[:, : t + 1]) / math.sqrt(q.shape[-1])
+        answers[:, t] = torch.einsum("bhs,bshv->bhv", scores.softmax(-1), v[:, : t + 1])
+    return answers.flatten(2) @ m.out_proj.weight.T
+
+
 def mamba(m: Mixer, x: Tensor) -> Tensor:
     u, gate = m.in_proj(x).chunk(2, -1)
     if m.conv1d.weight is not None:
@@ -372,6 +401,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("gated-deltaproduct", {"eigenvalues": "positive"}),
     ("gated-deltaproduct", {"householders": 1}),
     ("gated-deltaproduct", {"householders": 5, "state": 3, "inner": 12}),
+    ("path", {"rank": 3, "inner": 12}),
 ]
 
 
@@ -386,7 +416,7 @@ def test_settings_change_the_equation(name: str, settings: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
-@pytest.mark.parametrize("name", ["gated-deltaproduct", "mesa"])
+@pytest.mark.parametrize("name", ["gated-deltaproduct", "mesa", "fox", "path"])
 def test_small_and_large_gradients_equal_those_of_the_equation(name: str, scale: float) -> None:
     check_outputs_and_gradients(make_mixer(name), name, scale)
 
