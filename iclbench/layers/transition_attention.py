@@ -12,9 +12,8 @@ w_s and the key j just before token s. Since the key is k_j minus the sum of u_r
 
     u_sj + beta_s sum_{j < r < s} (w_s w_r) u_rj = beta_s (w_s k_j)    for s > j,
 
-and the first part of the logit is q_t k_j minus the sum of (q_t w_s) u_sj for j < s <= t. For the keys before the chunk,
-the right-hand sides are linear in the keys, so that the system is solved for the vectors beta_s w_s only. This takes
-about 2 C² + C D multiplications per token of a head, in addition to those of attention.
+and the first part of the logit is q_t k_j minus the sum of (q_t w_s) u_sj for j < s <= t. For the keys before the
+chunk, the right-hand sides are linear in the keys, so that the system is solved for the vectors beta_s w_s only.
 
 Log decays between two tokens are sums over the tokens between them, instead of differences of sums from the first
 token, whose rounding errors are large after many strong decays.
@@ -131,16 +130,19 @@ class _Chunk:
     """A chunk of C tokens after P cached keys."""
 
     def __init__(self, terms: Terms, cache: Cache, valid: Bool[Tensor, "B C"]) -> None:
+        self.past = cache.k.shape[2]
         self.terms, self.cache, self.valid = terms, cache, torch.cat([cache.valid, valid], 1)
         self.values = torch.cat([cache.v, terms.v], 2)
         self.hidden = ~valid_causal_mask(self.valid, valid.shape[1])
         if terms.w is not None and terms.beta is not None:
             scaled = terms.beta * terms.w
             system = (scaled @ terms.w.mT).tril(-1)
-            right_sides = torch.cat([scaled, (scaled @ terms.k.mT).tril(-1)], -1)
+            right_sides = (scaled @ terms.k.mT).tril(-1)
+            if self.past:
+                right_sides = torch.cat([right_sides, scaled], -1)
             solution = torch.linalg.solve_triangular(system, right_sides, upper=False, unitriangular=True)
-            # The solutions for the vectors beta w, and u for the keys of the chunk.
-            self.solved_w, self.u = solution.split([scaled.shape[-1], scaled.shape[-2]], -1)
+            # u for the keys of the chunk, and the solutions for the vectors beta w.
+            self.u, self.solved_w = solution[..., : system.shape[-1]], solution[..., system.shape[-1] :]
         if terms.g is not None and cache.g is not None:
             between = terms.g.unsqueeze(-1).expand(-1, -1, -1, valid.shape[1]).tril(-1).cumsum(2)
             past = terms.g.cumsum(-1).unsqueeze(-1) + cache.g.unsqueeze(-2)
@@ -155,20 +157,21 @@ class _Chunk:
 
     def answers(self, queries: Terms) -> Float[Tensor, "B H N V"]:
         """Return the outputs at queries, one before each pair of tokens."""
-        tokens, past = self.terms.q.shape[2], self.cache.v.shape[2]
+        tokens = self.terms.q.shape[2]
         logits = self._logits(_rows_before(queries), _lower(tokens, -1, self.valid)[::2])
         if queries.g is not None and self.cache.g is not None:
             # The first query follows the cache, and the others follow every second token.
             first = F.pad(self.cache.g, (0, tokens)).unsqueeze(-2)
             logits = logits + (torch.cat([first, self.decays], -2)[..., :-1:2, :] + queries.g.unsqueeze(-1))
-        visible = (~self.hidden).tril(past - 1)[..., ::2, :]
+        visible = (~self.hidden).tril(self.past - 1)[..., ::2, :]
         return _average_with_self(queries, logits.masked_fill(~visible, -torch.inf), self.values)
 
     def cache_after(self) -> Cache:
         """Return the cache after the chunk."""
         past, keys, decays = self.cache.k, self.terms.k, None
         if self.terms.w is not None:
-            past = past - (past @ self.solved_w.mT) @ self.terms.w
+            if self.past:
+                past = past - (past @ self.solved_w.mT) @ self.terms.w
             keys = keys - self.u.mT @ self.terms.w
         if self.terms.g is not None:
             decays = self.decays[..., -1, :]
@@ -181,11 +184,13 @@ class _Chunk:
             rows: queries.
             after: the tokens of the chunk whose transitions precede each row.
         """
-        past, present = rows, rows @ self.terms.k.mT
+        present = rows @ self.terms.k.mT
         if self.terms.w is not None:
             products = (rows @ self.terms.w.mT).masked_fill(~after, 0.0)
-            past, present = past - products @ self.solved_w, present - products @ self.u
-        return torch.cat([past @ self.cache.k.mT, present], -1)
+            present = present - products @ self.u
+            if self.past:
+                rows = rows - products @ self.solved_w
+        return torch.cat([rows @ self.cache.k.mT, present], -1) if self.past else present
 
 
 def _lower(tokens: int, diagonal: int, like: Tensor) -> Bool[Tensor, "T T"]:

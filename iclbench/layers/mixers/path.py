@@ -24,9 +24,9 @@ class PaTH(TransitionAttention):
     beta starts near 1. The state holds all values, all keys multiplied by the A of the tokens after them, and the mask
     of valid tokens.
 
-    This follows the layer in flash-linear-attention, without its optional forget gates and norms of q and k. Differences
-    from it: its rank is always 32, more than a small model's width; linear layers use PyTorch's default initialisation
-    instead of a normal distribution; output weights are scaled down with depth.
+    This follows the layer in flash-linear-attention, without its optional forget gates and norms of q and k.
+    Differences from it: its rank is always 32, which can be more than the width of a small model; linear layers use
+    PyTorch's default initialisation instead of a normal distribution; output weights are scaled down with depth.
     """
 
     uses = frozenset({"heads", "inner", "conv", "rank"})
