@@ -105,6 +105,8 @@ PATHS = {
     "crown": "M-0.9,0.8L-0.9,-0.7L-0.4,0L0,-0.8L0.4,0L0.9,-0.7L0.9,0.8Z",
     "bars": "M-0.9,-0.9L-0.25,-0.9L-0.25,0.9L-0.9,0.9ZM0.25,-0.9L0.9,-0.9L0.9,0.9L0.25,0.9Z",
     "cup": "M-0.9,-0.8L-0.35,-0.8L-0.35,0.25L0.35,0.25L0.35,-0.8L0.9,-0.8L0.9,0.85L-0.9,0.85Z",
+    "wedge": "M-0.9,0.9L0.9,0.9L0.9,-0.9Z",
+    "spool": "M-0.85,-0.9L0.85,-0.9L0.3,0L0.85,0.9L-0.85,0.9L-0.3,0Z",
     "saltire": "M-0.9,-0.5L-0.5,-0.9L0,-0.4L0.5,-0.9L0.9,-0.5L0.4,0L0.9,0.5L0.5,0.9L0,0.4L-0.5,0.9L-0.9,0.5L-0.4,0Z",
 }
 # Dashes of variants by their position encoding, and the dash of other variants.
@@ -121,6 +123,8 @@ BACKBONE_STYLES: dict[str, tuple[str, str, str]] = {
     "s4d": ("#009E73", "triangle-up", "causal"),
     "s4": ("#CC79A7", "cross", "causal"),
     "attention": ("#200726", "octagon", "causal"),
+    "fox": ("#689EF9", "wedge", "causal"),
+    "path": ("#7C40FF", "spool", "causal"),
     "linear-attention": ("#1F0ADF", "stairs", "causal"),
     "based": ("#56381B", "slab", "causal"),
     "retnet": ("#7B9655", "tee", "causal"),

@@ -67,6 +67,8 @@ COUNTS = {
     "lstm": 8 * D * D + 8 * D,
     "gru": 6 * D * D + 6 * D,
     "attention": 4 * D * D + 4 * D,
+    "fox": 4 * D * D + (D + 1) * H,
+    "path": 4 * D * D + 2 * D * (D // H) + 3 * D + (D + 1) * H,
     "hyena": 4 * D * D + 81 * D + 8768,
 }
 
@@ -89,17 +91,23 @@ def test_the_setting_filter_order_determines_the_number_of_parameters_of_hyena(u
 @pytest.mark.parametrize("name", UNIFORM)
 def test_a_state_has_the_documented_size(name: str) -> None:
     """For most mixers, the state of an episode consists of a matrix and of a window of the last tokens. The states of
-    attention and Hyena grow with the number of tokens.
+    mixers with attention and of Hyena grow with the number of tokens.
     """
     longer = {"max_points": 30} if name == "hyena" else {}
     backbone = model(name, layers=1, width=D, **longer)
-    sizes = [backbone.condition(points(count)).nbytes // 4 for count in (5, 20)]
+    memory = [backbone.condition(points(count)).nbytes for count in (5, 20)]
+    # Keys and values, decays, and the mask of valid tokens.
+    caches = {"attention": 4 * 2 * D + 1, "fox": 4 * (2 * D + H) + 1, "path": 4 * 2 * D + 1}
+    if name in caches:
+        assert memory[1] - memory[0] == 2 * 2 * (20 - 5) * caches[name]  # for two episodes, with two tokens per point
+        return
+    sizes = [size // 4 for size in memory]
     wide = 2 * 3 * D // 4
     values = {"retnet": 2 * D, "mamba2": 2 * D, "mlstm": 2 * D, "gated-deltanet": wide, "gated-deltaproduct": wide}
     values |= {"mesa": D + D}  # H and G
     rows = {"based": 1 + 16 + 136, "mamba2": 64, "gla": D // H // 2, "mlstm": 2 * D // H}
     rows |= {"gated-deltanet": 12, "gated-deltaproduct": 12}
-    if name in ("attention", "hyena"):
+    if name == "hyena":
         assert sizes[1] > 2 * sizes[0]
         return
     assert sizes[0] == sizes[1]

@@ -26,6 +26,8 @@ from iclbench.layers.mixers.mamba2 import Mamba2
 from iclbench.layers.mixers.mixer import Mixer, Sizes
 from iclbench.layers.mixers.mlstm import gated_terms, running_max
 from iclbench.layers.ridge_recurrence import ridge_recurrence
+from iclbench.layers.transition_attention import Cache, attend
+from iclbench.layers.transition_attention import Terms as AttentionTerms
 
 WIDTH, HEADS = 16, 4
 SHAPE = TaskShape(x_dim=4, points=12)
@@ -235,6 +237,23 @@ def test_the_solutions_of_mesa_match_the_naive_code_in_flash_linear_attention() 
     pairs = [(actual.transpose(1, 2), expected), (our_covariance, covariance), (our_memory, memory)]
     for ours, theirs in pairs:
         torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.skipif(FLA is None, reason="FLA_CHECKOUT, a checkout of flash-linear-attention, is not set")
+@pytest.mark.parametrize("path", ["forgetting_attn", "path_attn"])
+def test_decays_and_transitions_match_the_naive_code_in_flash_linear_attention(path: str) -> None:
+    generator, scale = torch.Generator().manual_seed(0), 8**-0.5
+    q, k, v, w = (torch.randn(2, 150, 3, 8, generator=generator) for _ in range(4))
+    w, beta = F.normalize(w, dim=-1), 2 * torch.rand(2, 150, 3, generator=generator)
+    g = -torch.rand(2, 150, 3, generator=generator)
+    naive = getattr(_load_module(Path(FLA or "") / "fla" / "ops" / path / "naive.py"), f"naive_{path}")
+    # In the naive PaTH attention, decays are scaled like the products of queries and keys.
+    expected = naive(q, k, v, w, beta, g / scale, scale) if path == "path_attn" else naive(q, k, v, g)
+    q, k, v, w, beta = (t.transpose(1, 2) for t in (q * scale, k, v, w, beta.unsqueeze(-1)))
+    transitions = {"w": w, "beta": beta} if path == "path_attn" else {}
+    cache = Cache(k[:, :, :0], v[:, :, :0], torch.zeros(2, 0, dtype=torch.bool), g.mT[..., :0])
+    actual, _ = attend(AttentionTerms(q, k, v, g.mT, **transitions), cache)
+    torch.testing.assert_close(actual.transpose(1, 2), expected, atol=2e-5, rtol=1e-4)
 
 
 def _load_module(path: Path) -> ModuleType:
