@@ -354,7 +354,7 @@ def _package(point: EntryPoint) -> str:
 FAMILIES = Registry(
     "family",
     {
-        "linear": Entry("iclbench.families.linear:Linear", "w·x with w ~ N(0, I)"),
+        "linear": Entry("iclbench.families.linear:PooledLinear", "w·x with w ~ N(0, I)"),
         "sparse-linear": Entry("iclbench.families.linear:SparseLinear", "w·x with s random non-zero weights"),
         "skewed-linear": Entry("iclbench.families.linear:SkewedLinear", "w·x, inputs with eigenvalues 1/i²"),
         "noisy-linear": Entry("iclbench.families.linear:NoisyLinear", "w·x + N(0, sigma²)"),
@@ -654,6 +654,7 @@ ESTIMATORS = Estimators(
         "spike-and-slab": Entry(
             "iclbench.estimators.spike_and_slab:SpikeAndSlab", "average over the supports of sparse weights"
         ),
+        "pool-oracle": Entry("iclbench.estimators.pool_oracle:PoolOracle", "average over a pool of linear functions"),
         "lasso": Entry("iclbench.estimators.lasso:Lasso", "exact Lasso by homotopy"),
         "knn": Entry("iclbench.estimators.knn:NearestNeighbours", "mean of the k nearest"),
         "pixel-1nn": Entry("iclbench.estimators.classifiers:PixelNearestNeighbour", "label of the nearest image"),

@@ -439,7 +439,8 @@ def resolve_task(
             "points; remove it",
             code="not-applicable",
         )
-    complete = validate(parameters, {**values, **parameter_changes}, where).model_dump(mode="json", exclude_none=True)
+    family_parameters = validate(parameters, {**values, **parameter_changes}, where)
+    complete = family_parameters.model_dump(mode="json", exclude_none=True)
     files = {key: complete.pop(key) for key in parameters.with_role(Role.LOCATION) & complete.keys()}
     config = {
         "name": task,
@@ -450,7 +451,7 @@ def resolve_task(
         "files": files,
         "question": card.question,
         "baselines": card.baselines,
-        "oracles": card.oracles,
+        "oracles": list(dict.fromkeys([*card.oracles, *family.further_oracles(family_parameters)])),
         "shifts": card.shifts,
         "evaluators": card.evaluators,
         "solutions": card.solutions,

@@ -151,8 +151,8 @@ _ENTRIES = (
     _cost("steps", "steps", "", count),
     _cost("encoder_parameters", "parameters of an image encoder", "", count),
 )
-# Prefix in the names of divergences from a baseline or an oracle.
-KL_TO = "kl_to_"
+# Prefixes in the names of divergences and squared distances from a baseline or an oracle.
+KL_TO, DISTANCE_TO = "kl_to_", "squared_distance_to_"
 # Prefixes in the names of the scores of linear probes. The name of the decoded target follows.
 R_SQUARED_OF, ACCURACY_OF = "r_squared_of_", "accuracy_of_"
 METRICS = {entry.name: entry for entry in _ENTRIES}
@@ -179,8 +179,8 @@ def metric(name: str) -> Metric:
     """Return the metric with this name.
 
     The properties of an unknown metric are inferred from its name. A name that begins with "accuracy" is a share of
-    correct answers, "r_squared_of_" an R², and "kl_to_" a divergence. Of all other names, "error" or "loss" at the end
-    means that lower values are better.
+    correct answers, "r_squared_of_" an R², "kl_to_" a divergence, and "squared_distance_to_" a distance. Of all other
+    names, "error" or "loss" at the end means that lower values are better.
 
     >>> metric("log_likelihood").unit, metric("pinball_loss").label, metric("pinball_loss").lower_is_better
     ('nats', 'pinball loss', True)
@@ -193,4 +193,6 @@ def metric(name: str) -> Metric:
         return _higher(name, f"R² of {name.removeprefix(R_SQUARED_OF).replace('_', ' ')}")
     if name.startswith(KL_TO):
         return Metric(name, f"KL to {name.removeprefix(KL_TO)}", "nats", logarithmic=True)
+    if name.startswith(DISTANCE_TO):
+        return Metric(name, f"squared distance to {name.removeprefix(DISTANCE_TO)}", logarithmic=True, normalised=True)
     return Metric(name, name.replace("_", " "), lower_is_better=name.endswith(("error", "loss")))

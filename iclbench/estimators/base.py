@@ -86,13 +86,15 @@ class FittedPredictor(Predictor, Generic[_Settings], abstract=True):
 
 
 class Estimator(FittedPredictor[_Settings], abstract=True):
-    """A method that predicts numbers; for an empty context, it predicts 0.
+    """A method that predicts numbers; for an empty context, it predicts 0 unless it has a prior.
 
     Attributes:
         needs_inputs: whether the method reads x, which the elements of streams do not have.
+        has_prior: whether `answer` also answers queries after 0 points.
     """
 
     needs_inputs: ClassVar[bool] = True
+    has_prior: ClassVar[bool] = False
 
     @abstractmethod
     def answer(
@@ -104,7 +106,8 @@ class Estimator(FittedPredictor[_Settings], abstract=True):
     ) -> Float[Tensor, "B P Q"]:
         """Fit each episode P times, on its first `lengths[:, p]` points, and answer Q queries with each fit.
 
-        N >= 1. If no point is masked, one row of lengths applies to all episodes. Answers for length 0 are not used.
+        If no point is masked, one row of lengths applies to all episodes. Without a prior, N >= 1, and answers for
+        length 0 are not used.
         """
 
     def _predict_prefixes(
@@ -119,7 +122,7 @@ class Estimator(FittedPredictor[_Settings], abstract=True):
                 f"{type(self).__name__} needs inputs; the elements of this stream have none", code="not-applicable"
             )
         mean = points.y.new_zeros(*queries.shape[:3], points.y.shape[-1])
-        if points.count == 0 or mean.numel() == 0:
+        if mean.numel() == 0 or (points.count == 0 and not self.has_prior):
             return Point(mean)
         points = points if is_unmasked else move_valid_first(points)
         dtype = self.dtype or points.y.dtype
@@ -128,7 +131,7 @@ class Estimator(FittedPredictor[_Settings], abstract=True):
             chunk_lengths = lengths if is_unmasked else lengths[chunk]
             for output in range(y.shape[-1]):
                 mean[chunk, ..., output] = self.answer(x[chunk], y[chunk, :, output], chunk_lengths, queries[chunk])
-        return Point(mean.masked_fill_((lengths == 0)[..., None, None], 0))
+        return Point(mean if self.has_prior else mean.masked_fill_((lengths == 0)[..., None, None], 0))
 
 
 class LinearEstimator(Estimator[_Settings], abstract=True):

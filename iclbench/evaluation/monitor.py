@@ -18,7 +18,6 @@ import numpy as np
 from iclbench.backbones.base import Backbone
 from iclbench.config.resolution import RunConfig
 from iclbench.core.errors import NonFiniteError
-from iclbench.core.metrics import KL_TO
 from iclbench.core.predictor import eval_mode
 from iclbench.core.seeds import global_stream
 from iclbench.evaluation.bootstrap import summaries
@@ -116,9 +115,11 @@ class Monitor:
         rows = []
         for name, values in distances.items():
             if not np.isfinite(values).all():
-                raise NonFiniteError(f"the KL divergence from {name} is not finite")
+                raise NonFiniteError(f"the distance from {name} is not finite")
             (summary,) = summaries(values[:, None], prompts.seed)
-            rows.append({**shared, "metric": f"{KL_TO}{name}", "prompt_set": prompts.id, **summary})
+            rows.append(
+                {**shared, "metric": f"{self._solutions.metric_prefix}{name}", "prompt_set": prompts.id, **summary}
+            )
         return rows
 
     def _prompts(self, name: str, episodes: int) -> PromptSet:

@@ -14,6 +14,7 @@ from iclbench.evaluation.bootstrap import ratio_summary, summaries
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.curves import Curve, learning_curve
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.evaluation.solutions import distance_rows
 
 
 def score_next(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tables:
@@ -29,11 +30,15 @@ def score_next(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tab
     errors = cells.error_rows(contestant, prompts, complete_scores, n_context=np.asarray(curve.prefixes))
     if complete_scores and curve.open_nll is not None:
         errors = tables.union("errors", [tables.frame("errors", errors), _total_rows(contestant, prompts, curve)])
+    values = _value_rows(contestant, prompts, curve)
+    known = prompts.family.known_solutions(prompts.shift)
+    if known is not None and contestant.kind == "backbone" and complete_scores:
+        values += distance_rows(contestant, prompts, known)
     return {
         "errors": errors,
         # Costs of incomplete curves are not comparable, because the largest context sizes cost most.
         "costs": [] if curve.skipped else cells.cost_rows(contestant, prompts, cost),
-        "values": _value_rows(contestant, prompts, curve),
+        "values": values,
     }
 
 

@@ -60,6 +60,21 @@ class Ceiling:
     error: float
 
 
+@dataclass(frozen=True)
+class KnownSolutions:
+    """Baselines and oracles whose distance from a model shows what the model has learned.
+
+    Attributes:
+        names: names of the baselines and oracles.
+        axis: name of the property of the training distribution on which the distances depend.
+        value: value of this property; None if it is unlimited.
+    """
+
+    names: tuple[str, ...]
+    axis: str
+    value: float | None
+
+
 class Family(ABC):
     """A distribution over episodes.
 
@@ -110,6 +125,11 @@ class Family(ABC):
         """Return whether this class itself lists a baseline in `oracles`. A card may name any baseline as its
         oracle."""
         return baseline in cls.__dict__.get("oracles", ())
+
+    @classmethod
+    def further_oracles(cls, parameters: Any) -> tuple[str, ...]:
+        """Return baselines that are Bayes-optimal for these parameters, in addition to the oracles of a task card."""
+        return ()
 
     def __init__(self, parameters: Any, data_dir: Path | None = None) -> None:
         self.parameters = parameters
@@ -222,6 +242,11 @@ class Family(ABC):
         """Return whether a baseline that is Bayes-optimal for the task is also optimal under a shift if it is given the
         shift."""
         return True
+
+    def known_solutions(self, shift: str) -> KnownSolutions | None:
+        """Return the solutions from which the evaluation under a shift measures the distances of models; None to
+        measure no distances."""
+        return None
 
     @property
     def hidden_width(self) -> int:
@@ -368,6 +393,12 @@ class FunctionFamily(Family):
     def draw(self, episodes: int, generator: torch.Generator, active_dims: int | None = None) -> Truth:
         """Draw one function per episode. In a curriculum, all inputs after the first `active_dims` are 0."""
 
+    def draw_under(
+        self, shift: Shift, episodes: int, generator: torch.Generator, active_dims: int | None = None
+    ) -> Truth:
+        """Draw one function per episode under a shift. Most shifts do not change the functions."""
+        return self.draw(episodes, generator, active_dims)
+
     @abstractmethod
     def apply(self, truth: Truth, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N"]:
         """Return the noiseless outputs at x."""
@@ -375,8 +406,8 @@ class FunctionFamily(Family):
     def sample(self, request: Request) -> Episodes:
         episodes, points, generator = request.episodes, request.points, request.generator
         shift = self.parse_shift(request.shift)
-        # The functions are drawn first, so that they are the same under every shift.
-        truth = self.draw(episodes, generator, request.active_dims)
+        # The functions are drawn first, so that they are the same under every shift that does not change them.
+        truth = self.draw_under(shift, episodes, generator, request.active_dims)
         kinds = [(self.shift_kinds[part.kind], part.value) for part in shift.parts if part.kind in self.shift_kinds]
         if any(kind.isotropic for kind, _ in kinds):
             inputs = Inputs(normal((episodes, points, self.x_dim), generator))

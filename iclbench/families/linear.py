@@ -15,6 +15,7 @@ from iclbench.core.episodes import Points
 from iclbench.core.settings import NonNegativeFloat, PositiveFloat, PositiveInt
 from iclbench.families.base import FunctionFamily, FunctionParameters, Truth
 from iclbench.families.sampling import normal, skewed_inputs
+from iclbench.families.task_pool import PoolParameters, TaskPool
 
 
 class Linear(FunctionFamily):
@@ -38,6 +39,12 @@ class Linear(FunctionFamily):
 
     def feature_directions(self) -> Float[Tensor, "Dx Dx"]:
         return torch.eye(self.x_dim)
+
+
+class PooledLinear(TaskPool, Linear):
+    """Functions w·x as in `Linear`, with new weights in each episode or with weights from a pool."""
+
+    oracles = frozenset({"least-squares", "ridge"})
 
 
 class SparseLinearParameters(FunctionParameters):
@@ -98,12 +105,12 @@ class SkewedLinear(Linear):
         return skewed_inputs(z, generator, self.parameters.exponent, self.parameters.rotation)
 
 
-class NoisyLinearParameters(FunctionParameters):
+class NoisyLinearParameters(PoolParameters):
     noise: NonNegativeFloat = 1.0
     renormalise: bool = False
 
 
-class NoisyLinear(Linear):
+class NoisyLinear(TaskPool, Linear):
     """Linear functions with label noise, y = w·x + N(0, sigma²). Scores use the noisy labels, so the zero predictor
     scores 1 + sigma²/d.
 
@@ -119,11 +126,13 @@ class NoisyLinear(Linear):
     def noise(self) -> float:
         return float(self.parameters.noise)
 
+    def label_factor(self, noise: float) -> float:
+        return math.sqrt(self.x_dim / (self.x_dim + noise**2)) if self.parameters.renormalise else 1.0
+
     def observe(
         self, truth: Truth, x: Float[Tensor, "B N Dx"], generator: torch.Generator, noise: float, scale: float = 1.0
     ) -> Points:
         points = super().observe(truth, x, generator, noise, scale)
         if not self.parameters.renormalise:
             return points
-        factor = math.sqrt(self.x_dim / (self.x_dim + noise**2))
-        return Points(points.x, factor * points.y, points.mask)
+        return Points(points.x, self.label_factor(noise) * points.y, points.mask)
