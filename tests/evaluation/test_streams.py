@@ -86,9 +86,9 @@ def test_distances_are_averaged_over_scored_positions_only() -> None:
     np.testing.assert_allclose(distances["oracle-recall"], np.log(257), rtol=1e-6)
 
 
-def test_solutions_require_a_family_of_token_streams() -> None:
+def test_solutions_are_not_compared_on_events() -> None:
     with refused("not-applicable", "solutions"):
-        Solutions(prompts_of("linear-system"), ["last-value"])
+        Solutions(prompts_of("point-process"), ["poisson"])
 
 
 def test_measuring_distances_during_training_does_not_change_the_weights(tmp_path: Path) -> None:
