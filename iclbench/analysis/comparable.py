@@ -13,7 +13,7 @@ import pandas as pd
 
 from iclbench.analysis.evaluators import is_test
 from iclbench.core.formats import plural, shared_words
-from iclbench.tables.evaluators import DIAGNOSTICS, PROBES, SOLUTIONS
+from iclbench.tables.evaluators import DIAGNOSTICS, POOL, PROBES, SOLUTIONS
 from iclbench.tables.runs import replaced_rows
 
 # Spans are treated as equal up to this relative difference, which rounding on different machines can cause. The spans
@@ -75,6 +75,9 @@ def _merged_spans(scores: pd.DataFrame, keys: list[str]) -> pd.Series:
 def drop_other_prompt_sets(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Remove rows that were not computed on the most used prompt set of their task, preset, shift and test.
 
+    Prompt sets of tasks with a pool of truths are used only if there are no others. Distances from known solutions are
+    not compared between pools, so they are used for all pools.
+
     The name of a prompt set is a hash of everything that determines its episodes. The card's hash is not used, because
     it changes whenever the size of another backbone is added to the card.
 
@@ -95,7 +98,8 @@ def drop_other_prompt_sets(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[st
     columns = ["task", "preset", "shift", "test", "length", "prompt_set"]
     rows = values[is_measured & values["prompt_set"].notna()]
     run_counts = rows.groupby(columns)["run"].nunique().reset_index()
-    run_counts = run_counts.sort_values(["run", "prompt_set"], ascending=[False, True])
+    run_counts["is_pool"] = run_counts["prompt_set"].isin(_pool_prompt_sets(values))
+    run_counts = run_counts.sort_values(["is_pool", "run", "prompt_set"], ascending=[True, False, True])
     group = columns[:4]
     longest = run_counts.groupby([*group, "prompt_set"])["length"].transform("max")
     is_orphan = longest.eq(0) & run_counts.groupby(group)["length"].transform("max").gt(0)
@@ -112,9 +116,10 @@ def drop_other_prompt_sets(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[st
         if not is_removed.any():
             continue
         runs = values.loc[is_removed, "run"].nunique()
+        rerun = f"{_rerun_verb(values[is_removed])} again"
         lines.append(
             f"{context}: {plural(runs, 'run')} on another prompt set ({other['prompt_set']}) not used; "
-            f"{_rerun_verb(values[is_removed])} again"
+            + ("the prompts are of another pool of truths" if other["is_pool"] else rerun)
         )
         is_used &= ~is_removed
     return values[is_used].drop(columns=["test", "length"]).reset_index(drop=True), tuple(lines)
@@ -137,15 +142,23 @@ def _drop_other_data(values: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 def _prompt_groups(values: pd.DataFrame) -> pd.Series:
     """The group of each row. All rows of a group should have the same prompts. Each test of a family is a group, and
-    diagnostics have a group for each number of examples. Measurements during training have separate groups. All other
-    evaluators share the group "prompts"."""
+    diagnostics have a group for each number of examples. Measurements during training, and those for each size of a
+    pool, have separate groups. All other evaluators share the group "prompts"."""
     groups = values["evaluator"].where(is_test(values["evaluator"]), "prompts")
     probes = values["evaluator"].where(~values["evaluator"].isin(PROBES), "probe")
     groups = groups.where(
         ~values["evaluator"].isin(DIAGNOSTICS), probes + " of n = " + values["n_context"].astype("string")
     )
     groups = groups.fillna(values["evaluator"])
+    sizes = values["axis_value"].astype("string").fillna("all")
+    groups = groups.where(values["axis"].ne(POOL).fillna(True).astype(bool), groups + " of pool " + sizes)
     return groups.where(values["axis"].ne("train_step").fillna(True).astype(bool), groups + " in training")
+
+
+def _pool_prompt_sets(values: pd.DataFrame) -> set[str]:
+    """The prompt sets of tasks with a limited pool of truths."""
+    is_limited = values["axis"].eq(POOL).fillna(False) & values["axis_value"].notna()
+    return set(values.loc[is_limited, "prompt_set"].dropna())
 
 
 def _rerun_verb(rows: pd.DataFrame) -> str:

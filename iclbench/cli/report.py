@@ -42,6 +42,7 @@ SECTIONS = (
     "published",
     "training",
     "rate-window",
+    "pools",
     "plane",
     "language",
     "costs",

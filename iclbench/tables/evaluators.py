@@ -3,8 +3,10 @@
 QUESTIONS = ("next", "targets")
 # Evaluators that describe the internals of a model or the tuning of a method. Their rows are not scores of predictions.
 PROBES = ("probe", "gamma_search")
-# Distances between a model and known solutions during training.
+# Distances between a model and known solutions, during training or by the number of truths in the pool of the training
+# task. The second have the axis `POOL`, without a value for an unlimited pool.
 SOLUTIONS = "solutions"
+POOL = "pool"
 DIAGNOSTICS = (*PROBES, "rank", "representation", SOLUTIONS)
 # The accuracy that papers plot: the predicted label is the most probable one of the labels that an evaluator allows,
 # not of all outputs of the head.

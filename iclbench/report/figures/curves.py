@@ -47,6 +47,7 @@ class Axes:
         band_name: name of the interval in tooltips.
         log_x: whether the x axis is logarithmic.
         ticks: ticks of the x axis (default: chosen by Vega-Lite).
+        last_label: label of the last tick (default: its value).
     """
 
     x: str
@@ -60,6 +61,7 @@ class Axes:
     band_name: str = "interval"
     log_x: bool = False
     ticks: tuple[float, ...] = ()
+    last_label: str = ""
 
 
 def specifications(
@@ -249,7 +251,8 @@ def extent(values: pd.Series) -> tuple[float, float]:
 
 def _ticks(axes: Axes) -> alt.Axis:
     if axes.ticks:
-        return alt.Axis(values=list(axes.ticks), format="~g")
+        label = f"datum.value === {axes.ticks[-1]} ? '{axes.last_label}' : datum.label"
+        return alt.Axis(values=list(axes.ticks), format="~g", **({"labelExpr": label} if axes.last_label else {}))
     return alt.Axis(tickCount=8, **({"format": "~e"} if axes.log_x else {}))
 
 

@@ -31,6 +31,7 @@ from iclbench.report.sections import (
     overview,
     pareto,
     plane,
+    pools,
     probing,
     provenance,
     published,
@@ -78,6 +79,7 @@ TASK_SECTIONS: list[Callable[[Slice], Section | None]] = [
     rate_window.section,
 ]
 CLOSING_SECTIONS: list[Callable[[Results], Section | None]] = [
+    pools.section,
     plane.section,
     published.all_tasks,
     language.section,

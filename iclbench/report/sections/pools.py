@@ -27,7 +27,7 @@ def section(results: Results) -> Section | None:
     distances = pool_distances(results.rows)
     blocks: list[Block] = []
     for (task, preset), rows in distances.groupby(["task", "preset"]):
-        if rows["pool"].nunique() > 1:
+        if len(rows["pool"].unique()) > 1:
             blocks.append(_figure(str(task), str(preset), rows, results))
     return Section("pools", "Task pools", (Text(_INTRODUCTION), *blocks)) if blocks else None
 
@@ -51,10 +51,10 @@ def pool_distances(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _figure(task: str, preset: str, rows: pd.DataFrame, results: Results) -> Figure:
-    """A figure with a panel per solution and kind of prompts: a line per model through the means over seeds, and a point
-    per run."""
+    """A figure with a panel per solution and kind of prompts: a line per model through the means over seeds, and a
+    point per run."""
     sizes = sorted(size for size in rows["pool"].unique() if size != float("inf"))
-    has_unlimited = len(sizes) < rows["pool"].nunique()
+    has_unlimited = len(sizes) < len(rows["pool"].unique())
     # The unlimited pool has the same distance from the largest pool as pools that differ by a factor of 4.
     ticks = [*sizes, 4 * sizes[-1]] if has_unlimited and sizes else sizes or [1.0]
     drawn = rows.assign(pool=rows["pool"].clip(upper=ticks[-1]), value=rows["value"].clip(lower=_SMALLEST))

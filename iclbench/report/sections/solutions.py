@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.core.metrics import metric
+from iclbench.core.metrics import KL_TO, metric
 from iclbench.report.blocks import Figure, Section, Text
 from iclbench.report.data import Slice
 from iclbench.report.figures import curves, learning
@@ -51,7 +51,7 @@ def _figure(task: Slice, steps: pd.DataFrame) -> Figure:
     data = data.sort_values(["panel", "contestant", "axis_value"], ignore_index=True)
     axes = curves.Axes(
         "training step",
-        "KL divergence (nats)",
+        "KL divergence (nats)" if all(name.startswith(KL_TO) for name in steps["metric"]) else "distance",
         curves.extent(data["axis_value"]),
         (float(data["value"].min()) / 1.3, float(data["value"].max()) * 1.3),
         log_y=True,
