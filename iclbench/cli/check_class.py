@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from iclbench.core.settings import validate
 from iclbench.core.task import TaskFacts
 from iclbench.estimators.base import FittedPredictor
 from iclbench.families.base import Family
-from iclbench.families.linear import SparseLinear
+from iclbench.families.linear import NoisyLinear, SparseLinear
 from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
 
 # The numbers of related datasets in the checks. Both cases are checked, since models run different code for them.
@@ -81,13 +82,22 @@ def _estimator_cases(target: str, cls: type[FittedPredictor]) -> Iterator[tuple[
     """
     head = next((head for head in ("categorical", "event") if head in cls.heads), "")
     settings = validate(cls.Settings, _settings_of(target), f"estimator '{target}'")
-    family = SparseLinear(
-        SparseLinear.Parameters(dim=4, sparsity=2)
-    )  # some methods need the number of non-zero weights
     for related_count in (0,) if cls.reads_streams else _related_counts(head):
         shape = stream_shape(head or "point") if cls.reads_streams else example_shape(head or "point", related_count)
-        facts = TaskFacts(noise_to_signal=0.25, family=family, classes=shape.classes, marks=shape.marks)
-        yield _suffix(head, related_count), cls(settings, facts), episodes_of(shape)
+        facts = TaskFacts(noise_to_signal=0.25, classes=shape.classes, marks=shape.marks)
+        yield _suffix(head, related_count), _with_example_family(cls, settings, facts), episodes_of(shape)
+
+
+def _with_example_family(cls: type[FittedPredictor], settings: Any, facts: TaskFacts) -> FittedPredictor:
+    """Return an estimator for the first example family that it supports. Some methods need the number of non-zero
+    weights, others need a pool of functions."""
+    pooled = NoisyLinear(NoisyLinear.Parameters(dim=4, pool=8))
+    try:
+        return cls(settings, replace(facts, family=SparseLinear(SparseLinear.Parameters(dim=4, sparsity=2))))
+    except UsageError as error:
+        if error.code != "not-applicable":
+            raise
+        return cls(settings, replace(facts, family=pooled))
 
 
 def _settings_of(target: str) -> dict[str, Any]:

@@ -211,7 +211,7 @@ def test_a_card_of_a_baseline_is_checked_with_its_settings(tmp_path: Path, capsy
     assert "penalty" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["lasso", "spike-and-slab"])
+@pytest.mark.parametrize("name", ["lasso", "spike-and-slab", "pool-oracle"])
 def test_estimators_that_need_settings_or_a_family_are_checked(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", name]) == 0
     assert capsys.readouterr().out.endswith(" contracts passed\n")

@@ -10,7 +10,7 @@ from iclbench.core.events import EventPrediction
 from iclbench.core.predictions import Categorical
 from iclbench.core.settings import validate
 from iclbench.estimators.base import FittedPredictor, TaskFacts
-from iclbench.families.linear import SparseLinear
+from iclbench.families.linear import NoisyLinear, SparseLinear
 from iclbench.registry import ESTIMATORS
 from tests.contracts.cases import check_contracts, split_cases
 
@@ -45,16 +45,20 @@ SHORT: dict[str, dict[str, object]] = {
 }
 CLASSES = 3
 MARKS = 3
-# Estimators that need the family of the task.
-NEED_FAMILY = ("feature-ridge", "spike-and-slab")
 SPARSE = SparseLinear(SparseLinear.Parameters(dim=4, sparsity=2))
+# Families for the estimators that need the family of the task.
+FAMILIES = {
+    "feature-ridge": SPARSE,
+    "spike-and-slab": SPARSE,
+    "pool-oracle": NoisyLinear(NoisyLinear.Parameters(dim=4, pool=8)),
+}
 
 
 def build(baseline: str) -> FittedPredictor:
     _, card = load_baseline(baseline)
     cls = ESTIMATORS.get(card.estimator)
     settings = validate(cls.Settings, {**card.settings, **SHORT.get(card.estimator, {})}, baseline)
-    family = SPARSE if card.estimator in NEED_FAMILY else None
+    family = FAMILIES.get(card.estimator)
     marks = MARKS if "event" in cls.heads else None
     facts = TaskFacts(noise_to_signal=0.25, hidden_width=8, family=family, classes=CLASSES, marks=marks)
     return cls(settings, facts, seed=1)

@@ -40,6 +40,8 @@ _SIZES_OF = {
 }
 # The heads of backbones that do not use the head of the task.
 _HEADS = {"tnp-nd": "gaussian", "cmanp-and": "gaussian"}
+# Parameters of the task for estimators that the default parameters exclude.
+_PARAMETERS_FOR = {"pool-oracle": {"pool": 8}}
 EPISODES = 4
 # The number of stored values: enough to distinguish two answers, and few enough to read.
 VALUES = 6
@@ -145,7 +147,7 @@ def estimator(name: str, data_dir: Path) -> Answers:
         tasks = [task for task in _tasks() if card in _named(task)] or ["linear"]
         # If only a task with a data set uses the card, take the same family with procedural images.
         task = "image-completion" if tasks == ["image-completion-emnist"] else tasks[0]
-        prompts = _prompts(task, data_dir)
+        prompts = _prompts(task, data_dir, **_PARAMETERS_FOR.get(name, {}))
         (contestant,) = contestants.baselines(prompts, [card])
         episodes = prompts.episodes
         informed = contestant.predictor.informed(episodes.truth)
@@ -233,8 +235,8 @@ def _named(task: str) -> list[str]:
     return [] if needs_data or "smoke" not in card.presets else [*card.oracles, *card.baselines]
 
 
-def _prompts(task: str, data_dir: Path) -> PromptSet:
-    frozen, _ = resolve_task(task, "smoke", {"episodes": EPISODES})
+def _prompts(task: str, data_dir: Path, **parameters: Any) -> PromptSet:
+    frozen, _ = resolve_task(task, "smoke", {"episodes": EPISODES, **parameters})
     return PromptSet(frozen, "smoke", data_dir=data_dir)
 
 

@@ -65,7 +65,10 @@ class Axes:
 
 
 def specifications(
-    panels: Sequence[tuple[str, pd.DataFrame]], axes: Axes, looks: Mapping[str, Look]
+    panels: Sequence[tuple[str, pd.DataFrame]],
+    axes: Axes,
+    looks: Mapping[str, Look],
+    columns: int = PANELS_PER_ROW,
 ) -> tuple[SpecificationBuilder, SpecificationBuilder]:
     """Functions that build the static and the live specification of a figure (`Figure.make_static`, `make_live`).
 
@@ -85,7 +88,7 @@ def specifications(
         width, height = {1: (560, 340), 2: (400, 300)}.get(len(panels), (260, 220))
         size = {"width": width, "height": height}
         views = [{"title": title, "data": {"values": records(data)}, "layer": layers} | size for title, data in panels]
-        content = views[0] if len(views) == 1 else {"concat": views, "columns": PANELS_PER_ROW}
+        content = views[0] if len(views) == 1 else {"concat": views, "columns": columns}
         return shared | {"$schema": alt.SCHEMA_URL} | content
 
     def make_live() -> dict[str, Any]:

@@ -153,11 +153,15 @@ def panel_figure(
     title: str,
     caption: str,
     alt: str,
+    columns: int = 0,
 ) -> Figure:
-    """A figure of lines with a panel for each value of the column `panel`; a single panel has no title."""
+    """A figure of lines with a panel for each value of the column `panel`; a single panel has no title.
+
+    `columns` is the number of panels in a row (default: 2 for two panels, otherwise as many as fit on the page).
+    """
     is_single = len(panels) == 1
     titled_rows = [("" if is_single else panel, data[data["panel"] == panel]) for panel in panels]
-    make_static, make_live = curves.specifications(titled_rows, axes, looks)
+    make_static, make_live = curves.specifications(titled_rows, axes, looks, columns or curves.PANELS_PER_ROW)
     return Figure(
         name=name,
         title=title,
@@ -168,7 +172,7 @@ def panel_figure(
         make_live=make_live,
         panels=tuple(Panel("" if is_single else panel, {"panel": panel}) for panel in panels),
         legend=legend(looks),
-        columns=2 if len(panels) == 2 else 0,
+        columns=2 if len(panels) == 2 else columns,
     )
 
 

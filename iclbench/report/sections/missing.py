@@ -9,7 +9,7 @@ import pandas as pd
 from iclbench.registry import needs_missing_inputs
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results, Slice
-from iclbench.tables.evaluators import DIAGNOSTICS
+from iclbench.tables.evaluators import DIAGNOSTICS, POOL
 
 # Metrics from which scores for the questions `next` and `targets` are computed.
 _SCORED_METRICS = ("squared_error", "log_likelihood", "nll")
@@ -90,20 +90,23 @@ def _missing_evaluations(task: Slice, evaluated_rows: pd.DataFrame) -> Iterator[
     shifts = sorted({str(shift) for _, shift in pairs})
     # Guessing and the baselines of a probe (GD++ with another gamma) are never evaluated.
     baselines = set(evaluated_rows["contestant"].unique()) - {"chance"}
-    diverged_runs = set(task.rows.loc[_in_training(task) & task.rows["status"].eq("failed"), "run"].unique())
+    other_runs = set(task.rows.loc[_in_training(task) & task.rows["status"].eq("failed"), "run"].unique())
+    # The rows of runs with another pool of truths are not in the leaderboards of the task.
+    is_pool = task.rows["axis"].eq(POOL).fillna(False) & task.rows["axis_value"].notna()
+    other_runs |= set(task.rows.loc[is_pool, "run"].unique()) - set(evaluated_rows["run"].unique())
     # A method on a backbone (gpt2+deep-thinking) is optional.
     optional_contestants = {*task.results.method_contestants, *task.results.other_training_tasks}
     contestants = sorted(
         name
         for name, kind in task.kinds.items()
-        if (kind == "backbone" and not set(task.runs_by_backbone.get(name, ["?"])) <= diverged_runs)
+        if (kind == "backbone" and not set(task.runs_by_backbone.get(name, ["?"])) <= other_runs)
         or (kind == "baseline" and name in baselines)
     )
     for name in contestants:
         for shift in shifts or ["none"]:
             if (name, shift) not in pairs and name not in optional_contestants:
                 title = "evaluation" if shift == "none" else f"shift {shift}"
-                yield name, title, _command(task, name, shift, diverged_runs)
+                yield name, title, _command(task, name, shift, other_runs)
 
 
 def _missing_summaries(rows: pd.DataFrame) -> list[tuple[str, str]]:
@@ -139,10 +142,10 @@ def _missing_trainings(task: Slice) -> Iterator[tuple[str, str, str]]:
         yield name, "everything", f"iclbench train {task.task} {name} --preset {task.preset}"
 
 
-def _command(task: Slice, contestant: str, shift: str, diverged_runs: set[str]) -> str:
+def _command(task: Slice, contestant: str, shift: str, other_runs: set[str]) -> str:
     """The command of a missing evaluation; a baseline is evaluated with any run of the task."""
     runs = task.runs_by_backbone.get(contestant) or [run for runs in task.runs_by_backbone.values() for run in runs]
-    run = min((run for run in runs if run not in diverged_runs), default="RUN")
+    run = min((run for run in runs if run not in other_runs), default="RUN")
     other_shift, n = task.extrapolations.get(shift, (shift, None))
     if n is not None and other_shift == "none":
         return f"iclbench eval {run} --extrapolate {n}"

@@ -100,6 +100,7 @@ def _figure(task: str, preset: str, rows: pd.DataFrame, results: Results) -> Fig
         "dimensions, on prompts of the pool and on prompts of new truths. Lines: means over seeds; points: seeds.",
         alt=f"{task}: squared distance of {learning.name_list(ordered_looks)} from known solutions against the number "
         "of truths in the pool",
+        columns=2,
     )
 
 
@@ -110,4 +111,5 @@ def _panel(name: str, shift: str) -> str:
 def _looks(rows: pd.DataFrame, results: Results) -> dict[str, Look]:
     is_backbone = results.rows["kind"].eq("backbone") & results.rows["context_order"].notna()
     orders = results.rows[is_backbone].drop_duplicates("backbone").set_index("backbone")["context_order"]
-    return looks(sorted(rows["contestant"].unique()), [], [], orders.to_dict())
+    names = sorted(rows["contestant"].unique())
+    return {name: look for name, look in looks(names, [], [], orders.to_dict()).items() if name in names}
