@@ -106,11 +106,11 @@ class TaskPool(FunctionFamily):
         return 1.0
 
     def pool_under(self, shift: str) -> tuple[Float[Tensor, "M Dx"] | None, float]:
-        """Return the weights of the pool and the standard deviation of the noise in the labels under a shift."""
+        """Return the weights of the pool, in double precision, and the standard deviation of the noise in the labels under a shift."""
         parsed = self.parse_shift(shift)
         noise = self.label_noise(parsed)
         factor = self.label_factor(noise)
-        weights = None if self.pool is None else factor * parsed.value("weight-scale", 1.0) * self.pool
+        weights = None if self.pool is None else factor * parsed.value("weight-scale", 1.0) * self.pool.double()
         return weights, factor * noise
 
     @classmethod
