@@ -1,7 +1,8 @@
 """Gains in log-likelihood from related datasets, and the influence of single episodes on the mean gain.
 
 A single episode can cause most of a mean gain over a few hundred episodes, for example if its kernel cannot be
-identified from its context. The median and the largest share of an episode in the sum reveal this.
+identified from its context. Two numbers reveal this: the median gain, and the largest share of a single episode in the
+total gain.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class Gain(Difference):
 
     Attributes:
         median: median over episodes.
-        largest_share: share of the episode with the largest absolute gain in the sum over episodes; negative if its
-            gain has the opposite sign of the sum.
+        largest_share: share of the total gain over all episodes that is due to the episode with the largest absolute
+            gain; negative if this gain and the total have opposite signs.
     """
 
     median: float

@@ -153,8 +153,8 @@ def _contests(task: Slice) -> list[Contest]:
     contests = []
     for evaluator, rows in without_related(_scores(task)).groupby("evaluator"):
         rows_with_scale = rows[rows["score_of"].notna()]
-        names = rows_with_scale[["score_of", "score_one"]].iloc[0].astype(str) if len(rows_with_scale) else _DEFAULTS
-        score_metric, reference = names
+        scale = rows_with_scale[["score_of", "score_one"]].iloc[0].astype(str) if len(rows_with_scale) else _DEFAULTS
+        score_metric, reference = scale
         spans = rows_with_scale["normaliser"].dropna()
         span = float(spans.iloc[0]) if len(spans) else math.nan
         prompt_set = str(next(iter(rows["prompt_set"].dropna()), ""))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-# Metrics of layers that are not scores: the fitted scale and shift, and the error before them.
+# Metrics of layers that are not scores: the fitted scale and shift, and the error before they are applied.
 _FITTED = ("squared_error_raw", "scale", "shift", "scale_std", "shift_std")
 
 

@@ -39,7 +39,8 @@ class PairedTest:
 
 
 def scores_by_task(contests: Sequence[Contest]) -> pd.DataFrame:
-    """Scores of backbones, tasks x contestants: means over a task's tests, missing if the backbone lacks a test."""
+    """Scores of backbones, tasks x contestants. The score on a task is the mean over its tests; it is missing if the
+    backbone has no score on one of these tests."""
     frames = [contest.scores.assign(task=contest.task.title, test=contest.evaluator) for contest in contests]
     scores = pd.concat(frames)
     wide = scores[scores["kind"] == "backbone"].pivot_table("score", index=["task", "test"], columns="contestant")
@@ -62,8 +63,8 @@ def complete_scores(scores: pd.DataFrame) -> pd.DataFrame:
     these tasks.
 
     The tasks are those on which at least half of the backbones have a score. If they are too few for any significant
-    difference, the largest group of backbones with enough common tasks is ranked instead. A group consists of the
-    backbones that have scores on all tasks of one of them, and it is ranked on these tasks.
+    difference, a smaller group of backbones is ranked instead. Each backbone defines a group: the backbones with scores
+    on all tasks on which it has a score. The largest group with enough tasks is ranked, on these tasks.
     """
     has_score = scores.notna()
 
@@ -156,7 +157,7 @@ def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str
             "mean_rank": means["mean_rank"].to_numpy(),
             "mean_score": means["mean_score"].to_numpy(),
             "tasks": len(scores),
-            "named": ", ".join(map(str, scores.index)),
+            "ranked_tasks": ", ".join(map(str, scores.index)),
             "behind": [np.nan, *(test.mean for test in tests)],
             "p": [np.nan, *corrected_p],
             "p_alone": [np.nan, *(test.p for test in tests)],
@@ -170,9 +171,9 @@ def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str
     return frame, missing_tasks
 
 
-def _test_counts(contests: Sequence[Contest], name: str, above: str) -> dict[str, int]:
+def _test_counts(contests: Sequence[Contest], name: str, other: str) -> dict[str, int]:
     """The numbers of contests in which a contestant is significantly better than another, significantly worse, or
     neither."""
-    gaps = [gap for contest in contests if (gap := contest.difference(name, above)) is not None]
+    gaps = [gap for contest in contests if (gap := contest.difference(name, other)) is not None]
     better, worse = sum(gap.low > 0 for gap in gaps), sum(gap.high < 0 for gap in gaps)
     return {"better": better, "worse": worse, "tied_on": len(gaps) - better - worse}

@@ -157,7 +157,7 @@ class Slice:
 
     @cached_property
     def models(self) -> dict[str, str]:
-        """The model of every contestant; for a baseline, its name without the number."""
+        """The model of every contestant; for a baseline, its name without a number (lasso for lasso-1e-2)."""
         return _column_mapping(self.rows, "contestant", "model")
 
     @cached_property
@@ -292,9 +292,9 @@ class Slice:
         Contestants with a diverged run have no rows."""
         failed_rows, keys = self.rows[self.rows["status"].eq("failed")], ["shift", "contestant"]
         target_failures = failed_rows[failed_rows["evaluator"].eq("targets") & ~is_branch(failed_rows)]
-        at_one_count = target_failures["n_related"].notna()
-        rows = without_failed(self.without_diverged(rows), target_failures[~at_one_count], keys)
-        return without_failed(rows, target_failures[at_one_count], [*keys, "metric", "n_related", "axis", "axis_value"])
+        has_count = target_failures["n_related"].notna()
+        rows = without_failed(self.without_diverged(rows), target_failures[~has_count], keys)
+        return without_failed(rows, target_failures[has_count], [*keys, "metric", "n_related", "axis", "axis_value"])
 
     @cached_property
     def _target_rows(self) -> pd.DataFrame:
@@ -311,9 +311,9 @@ class Slice:
 
     @cached_property
     def accuracies_by_run(self) -> pd.DataFrame:
-        """Accuracies of single runs among the allowed labels, on the tests of the family and on fresh sequences
-        (evaluator `targets`). Accuracies during training have the step in `axis_value`. Contestants with a diverged run
-        are omitted, because this run has no final accuracy.
+        """Accuracies of single runs on the tests of the family and on fresh sequences (evaluator `targets`).
+        Predictions are restricted to the allowed labels. Accuracies during training have the step in `axis_value`.
+        Contestants with a diverged run are omitted, because this run has no final accuracy.
 
         Columns evaluator, kind, contestant, run, axis, axis_value, value, low, high, runs, n_episodes.
         """

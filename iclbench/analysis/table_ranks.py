@@ -70,8 +70,8 @@ def _friedman_p(ranks: pd.Series, n: int) -> float:
     from scipy.stats import f
 
     chi_squared = 12 * n / (k * (k + 1)) * float((ranks.astype(float) ** 2).sum()) - 3 * n * (k + 1)
-    rest = n * (k - 1) - chi_squared
-    return 0.0 if rest <= 0 else float(f.sf((n - 1) * chi_squared / rest, k - 1, (k - 1) * (n - 1)))
+    denominator = n * (k - 1) - chi_squared
+    return 0.0 if denominator <= 0 else float(f.sf((n - 1) * chi_squared / denominator, k - 1, (k - 1) * (n - 1)))
 
 
 def table_values(rows: pd.DataFrame, metric: str, contestant: str = "contestant") -> pd.DataFrame:

@@ -8,7 +8,7 @@ from iclbench import tables
 
 
 def over_all_episodes(rows: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
-    """The rows of means over all episodes, not over a bin or a stratum, for one metric (default: for all metrics)."""
+    """The rows whose values are means over all episodes, not over a bin or a stratum (default: for all metrics)."""
     rows = rows[rows["axis"].isna()]
     return rows if metric is None else rows[rows["metric"] == metric]
 
@@ -25,9 +25,10 @@ def main_counts(rows: pd.DataFrame) -> list[int]:
 
 
 def repeat_over_counts(rows: pd.DataFrame, counts: list[int]) -> pd.DataFrame:
-    """Repeat the rows of contestants that ignore related datasets for every number of related datasets.
+    """Add a copy of the rows of contestants that ignore related datasets for each positive number of related datasets.
 
-    The column `level` marks the copies, and `note` is a suffix for the names of their contestants.
+    The column `level` marks the copies, which are drawn as horizontal lines. `note` is a suffix for the names of their
+    contestants.
     """
     max_counts = rows.groupby("run")["n_related"].transform("max")
     rows_without_related = rows[(max_counts == 0) & (rows["kind"] != "published")]

@@ -139,8 +139,9 @@ def check_trainable(model: Backbone, task: Task) -> None:
     """Raise `UsageError` if a model cannot be trained on the task.
 
     The possible reasons are: the inputs, outputs or head of the model differ from those of the task; the model was
-    built for the other question (with `next`, each target would be in its context); the model reads fewer examples than
-    the task has; its weights have no gradients; or the precision of its weights differs from that of the episodes.
+    built for the other question (on a task with the question `next`, a model for `targets` would see each target in its
+    context); the model reads fewer examples than the task has; its weights have no gradients; or the precision of its
+    weights differs from that of the episodes.
     """
     check_fits(model, task)
     check_precision(model)
@@ -161,7 +162,8 @@ def check_trainable(model: Backbone, task: Task) -> None:
     if reason := model.too_long(examples):
         noun = noun_of_points(task.config.family)
         raise UsageError(
-            f"{task} has {examples} {noun}, but the model: {reason}; build it for this task", code="not-applicable"
+            f"the model does not support the {examples} {noun} of {task}: {reason}; build it for this task",
+            code="not-applicable",
         )
 
 

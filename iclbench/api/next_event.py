@@ -79,7 +79,7 @@ def next_event(
             "times: expected at least one time, since the observation starts with the first event", code="bad-value"
         )
     if reason := backbone.too_long(len(events)):
-        raise UsageError(f"times: {len(events)} events: {reason}", code="not-applicable")
+        raise UsageError(f"times: the model does not support {len(events)} events: {reason}", code="not-applicable")
     # A point with arbitrary values is appended after the last event, because the model predicts it but never reads it.
     y = weight.new_tensor([*(line.y or [] for line in events), [1.0, 0.0, 1.0]])
     points = Points.full(y.new_empty(1, len(y), 0), y.unsqueeze(0))

@@ -52,7 +52,7 @@ def learning_curves(
             or, for tokens, `cross_entropy`).
 
     Raises:
-        UsageError: the rows have nothing to draw, or the task is ambiguous.
+        UsageError: the rows contain nothing to draw, or the task is ambiguous.
 
     >>> from iclbench.api.score import evaluate
     >>> from iclbench.api.tasks import task
@@ -156,7 +156,7 @@ def leaderboard(
             first of log-likelihood, squared error and accuracy that was measured).
 
     Raises:
-        UsageError: the rows have nothing to draw, or the task is ambiguous.
+        UsageError: the rows contain nothing to draw, or the task is ambiguous.
 
     >>> from iclbench.api.score import evaluate
     >>> from iclbench.api.tasks import task
@@ -280,7 +280,8 @@ def _slice(rows: pd.DataFrame, task: str | None, preset: str | None) -> Slice:
     if len(slices) != 1:
         titles = ", ".join(slice_.title for slice_ in slices) or "none"
         raise UsageError(
-            f"choose one with task= and preset=, or pass rows of one training length; available: {titles}",
+            f"expected the rows of one task, preset and training length, got {titles}; choose a task and a preset with "
+            "task= and preset=, or pass fewer rows",
             code="missing-value" if slices else "nothing-to-do",
         )
     return slices[0]

@@ -25,7 +25,8 @@ from iclbench.families.tabular.real_tables import LIMIT
 MAX_ROWS, MAX_COLUMNS = 1000, 100
 # Number of orders of the rows over which the answers of a causal model are averaged.
 CAUSAL_PERMUTATIONS = 4
-# Limits on the number of random selections of columns, which is as small as possible while each column is read.
+# Limits on the number of random selections of columns. Within these limits, it is the smallest number with which each
+# column is read at least once.
 _MIN_SELECTIONS, _MAX_SELECTIONS = 4, 16
 
 
@@ -122,12 +123,14 @@ class TableModel:
     def remarks(self) -> list[str]:
         rows, columns = self._x.shape
         count = len(self.members)
-        draws = "1 random selection" if count == 1 else f"{count} random selections, whose predictions are averaged"
+        selection_text = (
+            "1 random selection" if count == 1 else f"{count} random selections, whose predictions are averaged"
+        )
         remarks = []
         if self.selects_rows:
-            remarks.append(f"the model reads {self.row_limit} of the {rows} rows at once: {draws}")
+            remarks.append(f"the model reads {self.row_limit} of the {rows} rows at once: {selection_text}")
         if self.selects_columns:
-            remarks.append(f"the model reads {self.column_limit} of the {columns} columns at once: {draws}")
+            remarks.append(f"the model reads {self.column_limit} of the {columns} columns at once: {selection_text}")
         if not remarks and count > 1:
             remarks.append(f"predictions are averaged over {count} orders of the rows")
         if min(rows, self.row_limit) > (trained_rows := self._trained.run.config.task.points):
@@ -194,7 +197,7 @@ def _members(
     n_permutations: int,
     random: np.random.RandomState,
 ) -> list[Member]:
-    """Return contexts with random selections and orders of rows and columns where they are needed."""
+    """Return the contexts. Rows and columns are selected at random if there are more than the model reads at once."""
     rows, columns = shape
     selects_rows, selects_columns = rows > row_limit, columns > column_limit
     counts = [n_permutations]

@@ -8,7 +8,7 @@ from iclbench.layers.encoder_pairs import AttentivePair
 
 
 class BANPSettings(AttentiveSettings, BootstrapSettings):
-    """Published sizes for Gaussian processes."""
+    """Settings of banp. The defaults are the published sizes for Gaussian processes."""
 
 
 class BANP(BootstrapNP[BANPSettings]):

@@ -278,7 +278,7 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         for key in fingerprint:
             if saved.get(key) != fingerprint[key]:
                 is_readable = key in ("class", "precision")
-                difference = f"{saved.get(key)}, not {fingerprint[key]}" if is_readable else f"other {key}"
+                difference = f"{saved.get(key)}, not {fingerprint[key]}" if is_readable else f"different {key}"
                 raise DataError(
                     f"{path} is the state of another model ({difference}); load it into the model that saved it",
                     code="not-applicable",

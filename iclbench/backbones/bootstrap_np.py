@@ -41,7 +41,7 @@ from iclbench.layers.resampling import (
 
 
 class BootstrapSettings(TwoPathSettings):
-    """Published numbers of bootstraps."""
+    """Settings of models with bootstraps. The defaults are the published numbers."""
 
     samples: PositiveInt = 50
     """Number of bootstraps in a prediction."""

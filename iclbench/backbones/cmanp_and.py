@@ -45,7 +45,8 @@ class CMANPAND(JointTargets[CMANPANDSettings], CMANP[CMANPANDSettings]):
     def __init__(self, settings: CMANPANDSettings, shape: TaskShape) -> None:
         super().__init__(settings, shape)
         if self.covariance is not None:
-            self.norm = nn.LayerNorm(settings.width)  # the norm of CMANP's predictor, here before means and covariance
+            # The norm of CMANP's predictor, which is applied before the means and the covariance.
+            self.norm = nn.LayerNorm(settings.width)
             self.joint = "ordered"  # scores depend on the order, because it determines the blocks
 
     def hidden(self, state: RunningSoftmax, x: Float[Tensor, "B Q Dx"]) -> Float[Tensor, "B Q D"]:

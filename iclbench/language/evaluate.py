@@ -1,6 +1,6 @@
 """Evaluation of a pretrained language model on in-context tasks, with controls for each accuracy.
 
-`evaluate_model` yields one cell after the other and does not recompute existing cells. The controls use the same
+`evaluate_model` yields the cells one by one and does not recompute existing cells. The controls use the same
 queries as the method:
 
 - plain ICL

@@ -109,9 +109,9 @@ def latex(table: Table) -> str:
     """Render a table as a LaTeX `table` environment with booktabs rules."""
     head = " & ".join(_latex(c.header) for c in table.columns)
     body = []
-    for row, starts in zip(table.rows(), table.starts_group(), strict=True):
+    for row, starts_group in zip(table.rows(), table.starts_group(), strict=True):
         body.append(
-            (r"\addlinespace" + "\n" if starts else "") + " & ".join(_latex(cell.text) for cell in row) + r" \\"
+            (r"\addlinespace" + "\n" if starts_group else "") + " & ".join(_latex(cell.text) for cell in row) + r" \\"
         )
     spec = "".join("r" if c.numeric else "l" for c in table.columns)
     lines = [

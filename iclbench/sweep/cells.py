@@ -79,7 +79,7 @@ class GridCell:
 
     @property
     def group(self) -> str:
-        """The task and the preset as one text, as in file names."""
+        """The task and the preset as one string, as in file names."""
         return f"{self.task}-{self.preset}"
 
     @property

@@ -35,16 +35,17 @@ from iclbench.core.signals import end_with_parent
 
 log = logging.getLogger("iclbench")
 
-# Environment variables with the rank of a process and the number of processes, set by torchrun and `start_processes`.
+# Environment variables that hold the rank of a process and the number of processes. torchrun and `start_processes` set
+# them.
 _RANK, _WORLD_SIZE, _LOCAL_RANK = "RANK", "WORLD_SIZE", "LOCAL_RANK"
-# Environment variable with the process id of the first process. The other processes end when this process ends.
+# Environment variable that holds the process id of the first process. The other processes end when this process ends.
 _PARENT = "ICLBENCH_PARENT"
 # Timeouts for the start of the other processes and for their answers. The second one is long, because the first process
 # may evaluate for hours.
 _START_TIMEOUT, _TIMEOUT = timedelta(minutes=2), timedelta(hours=4)
 # A process that has waited for the others for this many seconds logs a note.
 _SECONDS_BEFORE_NOTE = 5.0
-# Seconds that this process has to notice the end of another process, before it is ended.
+# If another process fails, this process has this many seconds to raise an error before `_watch` ends it.
 _SECONDS_TO_NOTICE = 10.0
 
 
@@ -73,8 +74,8 @@ class Processes:
         batch."""
         size = len(batch.scored)
         part = batch[self.rank * size // self.count : (self.rank + 1) * size // self.count]
-        total = _loss_count(backbone, batch)
-        return part, _loss_count(backbone, part) / total if total else 0.0
+        total = _loss_denominator(backbone, batch)
+        return part, _loss_denominator(backbone, part) / total if total else 0.0
 
     def sum_gradients(self, backbone: Backbone) -> None:
         """Replace the gradients in all processes by their sum over the processes."""
@@ -113,7 +114,7 @@ class Processes:
 
     @contextmanager
     def _connection_errors(self) -> Iterator[None]:
-        """Within the block, convert connection errors to an `IclbenchError` that another process has ended."""
+        """Within the block, convert connection errors to an `IclbenchError`: another process has ended."""
         try:
             yield
         except RuntimeError as error:
@@ -148,12 +149,12 @@ class Processes:
 SINGLE_PROCESS = Processes()
 
 
-def _loss_count(backbone: Backbone, batch: Episodes) -> int:
+def _loss_denominator(backbone: Backbone, batch: Episodes) -> int:
     """Return the denominator of the mean loss on these episodes."""
     scored = batch.scored
     if backbone.shape.marks is None:
         return int(scored.any(1).sum())
-    return max(1, int(scored.sum()))  # without events, the loss is a sum
+    return max(1, int(scored.sum()))  # as in `mean_by_event`
 
 
 def this_process() -> Processes:
@@ -279,7 +280,7 @@ def start_processes(count: int, arguments: Sequence[str]) -> Iterator[None]:
         port = free_socket.getsockname()[1]
     shared_variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), _WORLD_SIZE: str(count)}
     command = [sys.executable, "-m", "iclbench", *arguments]
-    errors = TemporaryFile()  # noqa: SIM115  # closed with the process
+    errors = TemporaryFile()  # noqa: SIM115  # closed when this process ends
     others: list[subprocess.Popen[bytes]] = []
     finished = Event()
     previous = {name: os.environ.get(name) for name in (*shared_variables, _RANK, _LOCAL_RANK)}
@@ -293,8 +294,9 @@ def start_processes(count: int, arguments: Sequence[str]) -> Iterator[None]:
         os.environ |= shared_variables | {_RANK: "0", _LOCAL_RANK: "0"}
         yield
         finished.set()
+        # A process that has not ended after 60 seconds has finished its work, so it is killed below.
         for other in others:
-            with suppress(subprocess.TimeoutExpired):  # its work is finished
+            with suppress(subprocess.TimeoutExpired):
                 other.wait(60)
     finally:
         finished.set()

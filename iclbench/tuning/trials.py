@@ -32,12 +32,12 @@ class Trial:
 
     @classmethod
     def of(cls, base: RunConfig, settings: Mapping[str, Any], seed: int) -> Trial:
-        """Return the trial of some training settings.
+        """Return a trial with the given training settings.
 
         Args:
             base: configuration of a contestant on a task, without settings from a table of learning rates.
             settings: training settings that override those of `base`.
-            seed: number of the seed, counted from 0.
+            seed: index of the seed, from 0.
         """
         # A trial is only evaluated at its end.
         no_monitoring = {"evaluate_every": 0, "branches": []}

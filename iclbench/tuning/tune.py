@@ -85,7 +85,7 @@ class TuningPair:
     def next_trials(self) -> list[Trial]:
         """Return the trials to run now; empty if the search is over."""
         settings = self.search.next(self.points())
-        return [trial for each in settings for trial in self.curve.missing_trials(each)]
+        return [trial for point_settings in settings for trial in self.curve.missing_trials(point_settings)]
 
     def write_choice(self) -> Point | None:
         """Write the choice to the table of learning rates and return it; None if all points failed."""

@@ -84,13 +84,13 @@ class Objective:
         """The name of the validation episodes in the table `trials`."""
         if len(self.sets) == 1:
             return self.sets[0].id
-        digest = identity.validation_id([each.id for each in self.sets])
+        digest = identity.validation_id([validation_set.id for validation_set in self.sets])
         return f"{self.sets[0].task.name}-{self.sets[0].preset}-{ValidationSet.stream}-{digest}"
 
     @property
     def evaluators(self) -> str:
         """The names of the tests if there are any, otherwise the question."""
-        return ", ".join(each.question for each in self.sets)
+        return ", ".join(validation_set.question for validation_set in self.sets)
 
     @property
     def sign(self) -> int:
@@ -100,7 +100,7 @@ class Objective:
     @property
     def description(self) -> str:
         """A description of the objective, for a table of learning rates."""
-        tests = [meaning(each.evaluator).title for each in self.sets if each.evaluator]
+        tests = [meaning(validation_set.evaluator).title for validation_set in self.sets if validation_set.evaluator]
         mean = f"mean {metric(self.metric).label} of {', '.join(tests)}" if tests else metric(self.metric).label
         related = self.sets[0].family.related_sets if not tests and self.sets[0].task.question == "targets" else 0
         return mean + (" with all related datasets" if related else "") + " on validation episodes"
@@ -109,7 +109,7 @@ class Objective:
         """Compute the objective from one contestant's rows of the table `values` on each set.
 
         Raises:
-            NonFiniteError: a score failed; the message is the reason in its row.
+            NonFiniteError: a score could not be computed; the message is the `reason` in its row.
         """
         means = []
         for set_rows in rows:
@@ -119,5 +119,6 @@ class Objective:
                 raise NonFiniteError(str(failures["reason"].iloc[0]))
             max_related = scores["n_related"].max()
             scores = scores if pd.isna(max_related) else scores[scores["n_related"].eq(max_related)]
-            means.append(float(scores["value"].mean()))  # a metric without an area is averaged over all context sizes
+            # If the metric has no area under the curve, this is a mean over context sizes.
+            means.append(float(scores["value"].mean()))
         return sum(means) / len(means)

@@ -345,7 +345,7 @@ def test_a_small_ranking_equals_one_computed_by_hand() -> None:
     assert (first["contestant"], first["rank"], second["contestant"], second["rank"]) == ("a", "1", "b", "2")
     assert (first["mean_rank"], second["mean_rank"], first["tasks"]) == (1, 2, 6)
     assert (first["mean_score"], second["behind"]) == pytest.approx((0.85, -0.35))
-    assert first["named"] == ", ".join(titles)
+    assert first["ranked_tasks"] == ", ".join(titles)
     assert second["p"] == pytest.approx(1 / 32) and second["p_alone"] == pytest.approx(1 / 32)
     assert pd.isna(first["p"]) and pd.isna(first["behind"]) and pd.isna(first["better"]) and first["tied"] == ""
     assert (second["better"], second["tied_on"], second["worse"]) == (0, 0, 6)

@@ -190,7 +190,7 @@ def test_a_table_of_the_user_is_evaluated_with_models_and_baselines(
     table.write_text("\n".join(["a,b,price", *rows]))
     code, out, _ = run("eval", RUN, "--csv", table, "--target", "price", "--baseline", "zero", *results, capsys=capsys)
     assert code == 0 and "csv-mine" in out and RUN in out
-    assert "a row index: a" in out and "b: number" in out and "price (target)" in out and "40 rows" in out
+    assert "not used (a row index): a" in out and "b: number" in out and "price (target)" in out and "40 rows" in out
     code, _, err = run("eval", RUN, "--csv", table, "--target", "prise", *results, capsys=capsys)
     assert code == 2 and "'price'" in err
     table.write_text("\n".join(["a,b,price", *rows[:5]]))

@@ -241,7 +241,7 @@ def test_the_separation_table_relates_gaps_between_backbones_to_the_deviation_ov
         values = contest.rows[contest.rows["kind"] == "backbone"].groupby("contestant")["value"]
         inner = values.mean().sort_values().iloc[1:-1]
         assert row["gap"] == pytest.approx(np.median(np.diff(np.quantile(inner, [0, 0.25, 0.5, 0.75, 1]))))
-        assert row["tells"] == ("yes" if row["gap"] > 2 * row["sd"] else "no")
+        assert row["separates"] == ("yes" if row["gap"] > 2 * row["sd"] else "no")
 
 
 def test_user_defined_tasks_and_variants_are_not_in_the_heat_map(grid: Grid, tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ class LinearSystems(StreamFamily):
         )
 
     def kalman_filter(self, systems: SwitchedSystems, shift: str = "none") -> KalmanFilter:
-        """Return the filter of these systems, one per episode."""
+        """Return the Kalman filter for these systems (one system per episode)."""
 
         def rotation_after(count: Int[Tensor, " B"]) -> tuple[Float[Tensor, "B 1"], Float[Tensor, "B 1"]]:
             a, b = systems.rotation(count)
@@ -222,7 +222,7 @@ def _switch_position(points: int) -> int:
 
 
 def _mean_power(edges: tuple[float, float], exponent: int) -> float:
-    """Return the mean of rho^exponent for rho uniform between the edges. The sum is used because a difference of powers
-    would cancel if the edges are close."""
+    """Return the mean of rho^exponent for rho uniform between the edges. The mean is computed as a sum, because a
+    difference of powers loses precision if the edges are close."""
     low, high = edges
     return sum(high**i * low ** (exponent - i) for i in range(exponent + 1)) / (exponent + 1)

@@ -24,7 +24,7 @@ from iclbench.families.tabular.column_kinds import Boolean, Category, Date, Kind
 from iclbench.families.tabular.columns import list_names
 from iclbench.families.tabular.csv_file import LABEL_WORDS
 
-# A column of text is not used if it has more different values than this, or more than half as many as there are rows.
+# A column of text is not used if the number of its different values exceeds this number or half the number of rows.
 MAX_CATEGORIES = 50
 # A target of integers contains classes if it has at most this many different values, and at least this many rows per
 # value on average.
@@ -128,8 +128,8 @@ class TableEncoder:
 
     @property
     def summary(self) -> list[str]:
-        """The first steps, and a line that counts the other columns by kind. Plain numbers are last if there are many
-        columns."""
+        """The first steps, and a line that counts the other columns by kind. If there are many columns, those that
+        already contain numbers come last."""
         steps, columns = self.steps, self._columns
         if len(steps) > MAX_LINES:
             order = sorted(range(len(steps)), key=lambda i: steps[i].endswith(": number"))
@@ -156,7 +156,7 @@ class TableEncoder:
             cells = frame.iloc[:, index]
             kind = kind_of(cells)
             values = kind.values(cells)
-            if reason := _unused(kind, values):
+            if reason := _reason_unused(kind, values):
                 unused.setdefault(reason, []).append(name)
                 continue
             present = values[~np.isnan(values)]
@@ -171,10 +171,10 @@ class TableEncoder:
         if columns and index_columns:
             unused["a row index"] = [column.name for column in index_columns]
         columns = columns or index_columns
-        self.remarks = list_lines(ambiguous, "further columns have dates of an assumed order")
-        self.remarks += [f"not used, {reason}: {list_names(names, 12)}" for reason, names in unused.items()]
+        self.remarks = list_lines(ambiguous, "further columns have dates whose order of day and month is assumed")
+        self.remarks += [f"not used ({reason}): {list_names(names, 12)}" for reason, names in unused.items()]
         if not columns:
-            self.remarks.append("no column can be used, so that all rows get the same prediction")
+            self.remarks.append("no column can be used, so all rows get the same prediction")
         self._columns, self._rows, self.input_names = tuple(columns), len(frame), tuple(names)
         return self
 
@@ -214,10 +214,11 @@ class TableEncoder:
             is_unread = np.isnan(column.kind.values(cells)) & ~is_missing(cells)
             if count := int(is_unread.sum()):
                 example = as_one_line(str(cells[is_unread].iloc[0]), 40)
-                problem = "not in the training table" if isinstance(column.kind, Category) else "cannot be read"
+                is_category = isinstance(column.kind, Category)
+                problem = "their category is not in the training table" if is_category else "they cannot be read"
                 name = as_one_line(column.name, 80)
                 remarks.append(
-                    f"{name}: {count} of {len(cells)} cells count as missing, {problem} (such as '{example}')"
+                    f"{name}: {count} of {len(cells)} cells count as missing because {problem} (such as '{example}')"
                 )
         return list_lines(remarks, "further columns have such cells")
 
@@ -270,7 +271,7 @@ class EncodedTarget(NamedTuple):
 
     @property
     def known(self) -> np.ndarray:
-        """Whether the target of a row is not missing."""
+        """Whether each row has a target."""
         return ~np.isnan(self.values) if self.kind == "number" else self.values >= 0
 
     @property
@@ -311,9 +312,9 @@ def encode_target(series: pd.Series, kind: TargetKind | None = None) -> EncodedT
         kind = "class" if _is_class(series, column_kind) else "number"
     if kind == "number":
         if isinstance(column_kind, Category | Date):
-            what = "dates" if isinstance(column_kind, Date) else "text"
+            content = "dates" if isinstance(column_kind, Date) else "text"
             raise DataError(
-                f"the target '{name}' has {what}, not numbers; choose another, or a run for classes (iclbench "
+                f"the target '{name}' has {content}, not numbers; choose another, or a run for classes (iclbench "
                 "predict: --task classification)"
             )
         values = column_kind.values(series)
@@ -342,7 +343,7 @@ def target_remarks(target: EncodedTarget) -> list[str]:
     """Return remarks on rows without a target, and on words such as NA that are classes."""
     remarks = []
     if dropped := int((~target.known).sum()):
-        remarks.append(f"not used, no readable target: {dropped} of {len(target.known)} rows")
+        remarks.append(f"not used (no readable target): {dropped} of {len(target.known)} rows")
     words = [
         f"{name} ({plural(int((target.known_values == index).sum()), 'row')})"
         for index, name in enumerate(target.classes)
@@ -350,7 +351,7 @@ def target_remarks(target: EncodedTarget) -> list[str]:
     ]
     if words:
         counts = ", ".join(words)
-        remarks.append(f"classes, not missing targets: {counts}; leave cells without a target empty")
+        remarks.append(f"these words are classes, not missing targets: {counts}; leave cells without a target empty")
     return remarks
 
 
@@ -396,8 +397,8 @@ def _names(frame: pd.DataFrame) -> list[str]:
     return names
 
 
-def _unused(kind: Kind, values: Float[np.ndarray, " rows"]) -> str:
-    """Return why a column is not used, or an empty text if it can be used. Row indices are not checked."""
+def _reason_unused(kind: Kind, values: Float[np.ndarray, " rows"]) -> str:
+    """Return why a column is not used, or an empty string if it can be used. Row indices are not checked."""
     present = values[~np.isnan(values)]
     if not len(present):
         return "no values"
@@ -424,7 +425,7 @@ def _is_constant(values: Float[np.ndarray, " rows"]) -> bool:
 
 
 def _mean(values: Float[np.ndarray, " rows"]) -> float:
-    """Return the mean, also of numbers whose sum overflows, or 0 without values."""
+    """Return the mean, or 0 if there are no values. Large numbers are scaled, so that their sum does not overflow."""
     if not len(values):
         return 0.0
     size = max(float(np.abs(values).max()), np.finfo(np.float64).tiny)

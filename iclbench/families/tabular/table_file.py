@@ -146,7 +146,7 @@ def _finite_numbers(path: Path, columns: Sequence[Column], target: int) -> list[
 
 
 def _first_text(column: Column) -> str:
-    """Return the position of the first text of a column, in brackets, or an empty text if the position is not known."""
+    """Return the position of the first text of a column, in brackets; an empty string if the position is not known."""
     return "" if column.text_row is None else f" ({column.location_of(column.text_row)})"
 
 

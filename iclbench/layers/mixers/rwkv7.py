@@ -20,8 +20,9 @@ _SHIFT_POWERS = (0.2, 0.9, 0.7, 0.7, 0.9, 0.2)  # exponents of the initial token
 
 class RWKV7(LinearMixer):
     """S_t = (diag(e^g_t) - (k^_t a_t) k^_t^T) S_{t-1} + k~_t v_t^T, o = S^T r, with g = -0.6065 sigmoid(w), k^ the unit
-    vector along k k_k, a = sigmoid(.) and k~ = k (1 + (a - 1) k_a); then a group norm per head (eps V 1e-5), the bonus
-    (r . k~ r_k) v, a gate, and the output projection, which starts at 0.
+    vector along k k_k, a = sigmoid(.) and k~ = k (1 + (a - 1) k_a). The output o passes through a group norm per head
+    (eps = 1e-5 V for V channels per head), the bonus (r . k~ r_k) v is added, and a gate and the output projection,
+    which starts at 0, are applied.
 
     The mixer has 4 D² parameters, plus four low-rank maps (for w, a, v and g). Each of r, w, k, v, a and g is computed
     from x + mu (x_before - x), where x_before is the previous token and mu is learned per channel. The setting `conv`
@@ -71,7 +72,7 @@ class RWKV7(LinearMixer):
         return x[..., : self.width], x
 
     def terms(self, u: Tensor, bypass: Tensor) -> Terms:
-        xr, xw, xk, xv, xa = (self._stream(u, bypass, mu) for mu in self.mix[:-1])
+        xr, xw, xk, xv, xa = (self._interpolate(u, bypass, mu) for mu in self.mix[:-1])
         r, k, v = self.r(xr), self.k(xk), self.v(xv)
         g = -_DECAY * self.w[1](self.w[0](xw).tanh()).sigmoid()
         a = self.a(xa).sigmoid()
@@ -87,11 +88,11 @@ class RWKV7(LinearMixer):
         o = join_heads(o)
         normed = self.norm(o.flatten(0, 1)).view_as(o)
         low, high = self.g
-        gate = high(low(self._stream(u, bypass, self.mix[-1])).sigmoid())
+        gate = high(low(self._interpolate(u, bypass, self.mix[-1])).sigmoid())
         first_values = join_heads(terms.v) if self.first else bypass[..., self.width :]
         return torch.cat([self.out_proj((normed + join_heads(bonus)) * gate), first_values], -1)
 
-    def _stream(self, u: Tensor, bypass: Tensor, mu: Tensor) -> Tensor:
+    def _interpolate(self, u: Tensor, bypass: Tensor, mu: Tensor) -> Tensor:
         """Return x + mu (x_before - x)."""
         x = bypass[..., : self.width]
         return x + (u - x) * mu

@@ -121,16 +121,16 @@ def selected_names(only: Collection[str]) -> set[str]:
 def jobs(results: Results, selection: Collection[str]) -> list[Job]:
     """The jobs for the sections with these names, in reading order."""
 
-    def of_results(sections: Sequence[Callable[[Results], Section | None]]) -> list[Job]:
+    def result_jobs(sections: Sequence[Callable[[Results], Section | None]]) -> list[Job]:
         return [
             Job(_name(section).replace("-", " "), partial(section, results))
             for section in sections
             if _name(section) in selection
         ]
 
-    of_task = [section for section in TASK_SECTIONS if _name(section) in selection]
-    tasks = [Job(task.title, partial(_task_section, task, of_task)) for task in results.slices if of_task]
-    return [*of_results(OPENING_SECTIONS), *tasks, *of_results(CLOSING_SECTIONS)]
+    task_sections = [section for section in TASK_SECTIONS if _name(section) in selection]
+    tasks = [Job(task.title, partial(_task_section, task, task_sections)) for task in results.slices if task_sections]
+    return [*result_jobs(OPENING_SECTIONS), *tasks, *result_jobs(CLOSING_SECTIONS)]
 
 
 def report_sections(results: Results, only: Collection[str] = ()) -> list[Section]:

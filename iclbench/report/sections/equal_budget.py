@@ -158,8 +158,8 @@ def _current_preset(task: Slice) -> tuple[Preset | None, list[str]]:
         card = load_task(task.task)[1]
     except UsageError:  # the card of a user is in another folder
         return None, []
-    with_card = set(task.rows.loc[task.rows["card"] == card.hash, "contestant"].unique())
-    backbones = [name for name, kind in task.kinds.items() if kind == "backbone" and name in with_card]
+    card_contestants = set(task.rows.loc[task.rows["card"] == card.hash, "contestant"].unique())
+    backbones = [name for name, kind in task.kinds.items() if kind == "backbone" and name in card_contestants]
     return card.presets.get(task.preset), backbones  # type: ignore[call-overload]  # the preset may have any name
 
 

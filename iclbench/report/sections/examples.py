@@ -69,14 +69,14 @@ def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
                 len(best),
             )
         )
-    # Each contestant with its largest number of related datasets.
+    # Each contestant is shown once, with its largest number of related datasets.
     contestants = list({drawn.contestant: drawn for drawn in candidates if drawn.contestant != oracle}.values())
     if shift == "none" and {drawn.contestant for drawn in contestants} > {drawn.contestant for drawn in best}:
         first_episode = examples[examples["episode"] == episodes[0]]
         blocks.append(
             bands.figure(
                 f"{task.id}-examples-all",
-                f"{task.task}: predictions of the first episode",
+                f"{task.task}: predictions on the first episode",
                 "Predictions of all models and baselines on the first episode, best first.",
                 {drawn.title: (first_episode, drawn) for drawn in contestants},
                 oracle,
@@ -90,9 +90,11 @@ def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
 def _description(task: Slice, best: Sequence[DrawnContestant]) -> str:
     """The contestants of a figure in words, in the order of `main_contestants`."""
     backbones = [drawn for drawn in best if task.kinds.get(drawn.contestant) == "backbone"]
-    n_alone = sum(not drawn.uses_related for drawn in backbones)
-    groups = [f"the best model{'s' if n_alone > 1 else ''} without related datasets"] if n_alone else []
-    groups += ["the best model with related datasets"] if n_alone < len(backbones) else []
+    n_without_related = sum(not drawn.uses_related for drawn in backbones)
+    groups = []
+    if n_without_related:
+        groups.append(f"the best model{'s' if n_without_related > 1 else ''} without related datasets")
+    groups += ["the best model with related datasets"] if n_without_related < len(backbones) else []
     return " and ".join(groups) or "the best baselines"
 
 

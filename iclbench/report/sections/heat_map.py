@@ -30,8 +30,8 @@ _MAX_BASELINES = 5
 _INTRODUCTION = (
     "A score of 0 is as good as guessing: zero, equal probabilities, the mean training image or a Poisson process. A "
     "score of 1 is as good as the Bayes-optimal predictor or, where that is unknown, the best baseline at each context "
-    "size; on tables and in-weight labels it means no error. Scores are means over seeds; blue is better, orange is "
-    "worse than guessing."
+    "size; on tables and tests of in-weight learning, it means no error. Scores are means over seeds; blue is better, "
+    "orange is worse than guessing."
 )
 
 
@@ -44,8 +44,8 @@ def section(results: Results) -> Section | None:
 
 
 def trained_contests(contests: Sequence[Contest]) -> list[Contest]:
-    """The contests without those in which all evaluated backbones were trained on other tasks, such as tables of the
-    user."""
+    """The contests, except those in which all evaluated backbones were trained on other tasks, such as contests on the
+    user's tables."""
     return [contest for contest in contests if not _has_only_other_models(contest.task)]
 
 
@@ -163,7 +163,7 @@ def _trained_backbones(results: Results, contests: Sequence[Contest]) -> set[str
 
 
 def _baseline_scores(scores: pd.DataFrame) -> pd.DataFrame:
-    """The scores of baselines, without methods that guess and without methods that are given the truth."""
+    """The scores of baselines, except methods that guess and methods that are given the truth."""
     return scores[
         scores["kind"].eq("baseline") & ~scores["contestant"].isin(GUESSING_BASELINES | BASELINES_GIVEN_TRUTH)
     ]
@@ -283,7 +283,7 @@ def _score_table(
         caption="Mean scores over seeds, with the best baseline, the predictor that scores 1 and the metric of each "
         "row. Related datasets are not used. A dash: no score.",
         frame=frame,
-        columns=(*columns, Column("one", "scores 1"), Column("metric", "score of")),
+        columns=(*columns, Column("one", "scores 1"), Column("metric", "metric")),
         folded=True,
     )
 
@@ -297,7 +297,7 @@ def _separation_table(contests: Sequence[Contest], name: str) -> Table | None:
             "gap": separation.gap,
             "sd": separation.sd,
             "ratio": separation.ratio,
-            "tells": "yes" if separation.is_clear else "no",
+            "separates": "yes" if separation.is_clear else "no",
             "significant": f"{separation.significant_pairs} of {separation.pairs}",
         }
         for contest in contests
@@ -309,9 +309,10 @@ def _separation_table(contests: Sequence[Contest], name: str) -> Table | None:
         name=f"{name}-separation",
         title="Rows that separate architectures",
         caption="The median gap between adjacent quartiles of the models' scores (without the best and the worst), the "
-        "pooled standard deviation over seeds, and the pairs of models whose scores differ by Welch's test over seeds "
-        f"({100 * SIGNIFICANCE_LEVEL:g} %, not corrected for the number of pairs). A row separates architectures if "
-        f"the gap is more than {MIN_RATIO:g} standard deviations. In other rows, a rank may be due to chance.",
+        "pooled standard deviation over seeds, and the pairs of models whose scores differ significantly in Welch's "
+        f"test over seeds ({100 * SIGNIFICANCE_LEVEL:g} %, not corrected for the number of pairs). A row separates "
+        f"architectures if the gap is more than {MIN_RATIO:g} standard deviations. In other rows, a rank may be due to "
+        "chance.",
         frame=pd.DataFrame(rows),
         columns=(
             Column("row", "family"),
@@ -319,7 +320,7 @@ def _separation_table(contests: Sequence[Contest], name: str) -> Table | None:
             Column("gap", "gap between quartiles", _three_decimals, numeric=True),
             Column("sd", "sd over seeds", _three_decimals, numeric=True),
             Column("ratio", "gap / sd", _one_decimal, numeric=True),
-            Column("tells", "separates"),
+            Column("separates", "separates"),
             Column("significant", "significant pairs", numeric=True),
         ),
         folded=True,

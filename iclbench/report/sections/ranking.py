@@ -58,7 +58,7 @@ def _preset_blocks(preset: str, contests: Sequence[Contest]) -> list[Block]:
                 Column("worse", "worse on", integer, numeric=True),
             ),
         ),
-        Text(f"Tasks of the ranking at preset {preset}", (str(frame["named"].iloc[0]),), folded=True),
+        Text(f"Tasks of the ranking at preset {preset}", (str(frame["ranked_tasks"].iloc[0]),), folded=True),
         _neighbour_table(contests, frame["contestant"].tolist(), name, preset),
     ]
     if len(others := unranked_backbones(contests, frame["contestant"].tolist())):
