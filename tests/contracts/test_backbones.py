@@ -35,7 +35,18 @@ SMALL: dict[str, list[dict[str, object]]] = {
     "mamba": [{"layers": 2, "width": 8, "state": 4, "dt_rank": 2}],
     **{
         name: [{"layers": 2, "width": 8, "heads": 2}]
-        for name in ("linear-attention", "gla", "gated-deltanet", "kda", "rwkv7", "mlstm", "attention", "mesa", "fox", "path")
+        for name in (
+            "linear-attention",
+            "gla",
+            "gated-deltanet",
+            "kda",
+            "rwkv7",
+            "mlstm",
+            "attention",
+            "mesa",
+            "fox",
+            "path",
+        )
     },
     "deltanet": [{"layers": 2, "width": 8, "heads": 2, "eigenvalues": "negative"}],
     "gated-deltaproduct": [{"layers": 2, "width": 8, "heads": 2, "householders": 3}],
