@@ -32,6 +32,7 @@ from .api.architectures import Based as Based
 from .api.architectures import Cells as Cells
 from .api.architectures import CoQE as CoQE
 from .api.architectures import DeltaNet as DeltaNet
+from .api.architectures import FoX as FoX
 from .api.architectures import GatedDeltaNet as GatedDeltaNet
 from .api.architectures import GatedDeltaProduct as GatedDeltaProduct
 from .api.architectures import Hybrid as Hybrid
@@ -41,6 +42,7 @@ from .api.architectures import Mamba as Mamba
 from .api.architectures import Mamba2 as Mamba2
 from .api.architectures import MambaFormer as MambaFormer
 from .api.architectures import Mesa as Mesa
+from .api.architectures import PaTH as PaTH
 from .api.architectures import RetNet as RetNet
 from .api.architectures import Transformer as Transformer
 from .api.architectures import TwoPathCNP as TwoPathCNP
