@@ -70,7 +70,10 @@ class PoolParameters(FunctionParameters):
 
 
 class TaskPool(FunctionFamily):
-    """Linear functions whose weights are drawn from N(0, I), or from a pool of such weights with replacement."""
+    """Linear functions whose weights are drawn from N(0, I), or from a pool of such weights with replacement.
+
+    The next base class of a family draws weights from N(0, I).
+    """
 
     Parameters = PoolParameters
     shift_kinds: ClassVar[Mapping[str, FunctionKind]] = {FRESH: FunctionKind(("the functions",)), **FUNCTION_KINDS}
@@ -85,7 +88,7 @@ class TaskPool(FunctionFamily):
 
     def draw(self, episodes: int, generator: torch.Generator, active_dims: int | None = None) -> Truth:
         if self.pool is None:
-            return super().draw(episodes, generator, active_dims)
+            return super().draw(episodes, generator, active_dims)  # type: ignore[safe-super]  # the next base
         pool = self.pool.to(generator.device)
         return {"weights": pool[torch.randint(len(pool), (episodes,), generator=generator, device=generator.device)]}
 
@@ -95,7 +98,7 @@ class TaskPool(FunctionFamily):
         if self.pool is None or not shift.part(FRESH):
             return self.draw(episodes, generator, active_dims)
         first_weights = self.pool[:, 0].to(generator.device)
-        weights = super().draw(episodes, generator, active_dims)["weights"]
+        weights = super().draw(episodes, generator, active_dims)["weights"]  # type: ignore[safe-super]
         # In one dimension, two single-precision numbers may be equal by chance.
         while (is_known := torch.isin(weights[:, 0], first_weights)).any():
             weights[is_known] = normal((int(is_known.sum()), self.x_dim), generator)
@@ -106,7 +109,9 @@ class TaskPool(FunctionFamily):
         return 1.0
 
     def pool_under(self, shift: str) -> tuple[Float[Tensor, "M Dx"] | None, float]:
-        """Return the weights of the pool, in double precision, and the standard deviation of the noise in the labels under a shift."""
+        """Return the weights of the pool, in double precision, and the standard deviation of the noise in the labels
+        under a shift.
+        """
         parsed = self.parse_shift(shift)
         noise = self.label_noise(parsed)
         factor = self.label_factor(noise)

@@ -110,6 +110,7 @@ def _panel(name: str, shift: str) -> str:
 
 def _looks(rows: pd.DataFrame, results: Results) -> dict[str, Look]:
     is_backbone = results.rows["kind"].eq("backbone") & results.rows["context_order"].notna()
-    orders = results.rows[is_backbone].drop_duplicates("backbone").set_index("backbone")["context_order"]
+    backbones = results.rows[is_backbone].drop_duplicates("backbone")
+    orders = dict(zip(backbones["backbone"], backbones["context_order"], strict=True))
     names = sorted(rows["contestant"].unique())
-    return {name: look for name, look in looks(names, [], [], orders.to_dict()).items() if name in names}
+    return {name: look for name, look in looks(names, [], [], orders).items() if name in names}
