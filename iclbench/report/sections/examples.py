@@ -91,7 +91,7 @@ def _description(task: Slice, best: Sequence[DrawnContestant]) -> str:
     """The contestants of a figure in words, in the order of `main_contestants`."""
     backbones = [drawn for drawn in best if task.kinds.get(drawn.contestant) == "backbone"]
     n_without_related = sum(not drawn.uses_related for drawn in backbones)
-    groups = []
+    groups: list[str] = []
     if n_without_related:
         groups.append(f"the best model{'s' if n_without_related > 1 else ''} without related datasets")
     groups += ["the best model with related datasets"] if n_without_related < len(backbones) else []
