@@ -239,6 +239,10 @@ class Reference:
         seeds = self._contest(task, preset).rows.query("contestant == @model")["seed"].unique()
         return [self.value(model, task, preset, metric, shift, evaluator="next", seed=seed) for seed in sorted(seeds)]
 
+    def seed_values_of(self, models: Iterable[str], task: str, metric: str, shift: str = "none") -> list[float]:
+        """A measured value of all training runs of several models."""
+        return [value for model in models for value in self.seed_values(model, task, metric, shift)]
+
     def excess(self, model: str, task: str, oracle: str, shift: str = "none", preset: str = "grid") -> list[float]:
         """The mean error of every seed less that of an oracle on the same prompts, in the units of the metric."""
         exact = self.value(oracle, task, preset, "auc", shift, evaluator="next")
