@@ -183,9 +183,18 @@ class Slice:
 
     @cached_property
     def failed_rows(self) -> pd.DataFrame:
-        """Rows of failed and skipped evaluations. A row without `n_context` applies to all context sizes."""
+        """Rows of failed and skipped evaluations. A row without `n_context` applies to all context sizes. Scores that
+        are not defined (`evaluation.scores`) are not included."""
         rows = self.rows
-        return rows[rows["status"].ne("ok") & rows["axis"].isna() & ~rows["evaluator"].isin(DIAGNOSTICS)]
+        is_evaluation = rows["axis"].isna() & ~rows["evaluator"].isin(DIAGNOSTICS) & rows["metric"].ne("score")
+        return rows[rows["status"].ne("ok") & is_evaluation]
+
+    def undefined_score(self, evaluator: str) -> str | None:
+        """Return the reason why no score is defined on the training distribution; None if scores are defined."""
+        rows = self.rows
+        is_score = rows["metric"].eq("score") & rows["shift"].eq("none") & rows["evaluator"].eq(evaluator)
+        reasons = rows.loc[is_score & rows["status"].eq("skipped"), "reason"]
+        return None if reasons.empty else str(reasons.iloc[0])
 
     @cached_property
     def diverged_rows(self) -> pd.DataFrame:

@@ -30,7 +30,8 @@ def print_packed_sources(results: Path, values: pd.DataFrame) -> None:
 
 def print_failures(values: pd.DataFrame) -> None:
     """Print a line for each failed or skipped contestant, with the reason."""
-    failures = values[values["status"] != "ok"].drop_duplicates(["run", "status", "reason"])
+    is_failure = values["status"].ne("ok") & values["metric"].ne("score")  # `score_notes` reports undefined scores
+    failures = values[is_failure].drop_duplicates(["run", "status", "reason"])
     for _, row in failures.iterrows():
         out.print(f"{row['status']}: {row['run']}: {row['reason']}")
 

@@ -151,7 +151,10 @@ def oracle_notes(results: Path, values: pd.DataFrame) -> list[str]:
 
 def score_notes(values: pd.DataFrame) -> list[str]:
     """Return a note that describes score 1 on one prompt set, unless a contestant in the table has score 1 by
-    definition."""
+    definition, or a note on why no score is defined."""
+    undefined = values[values["metric"].eq("score") & values["status"].eq("skipped")]
+    if len(undefined):
+        return [f"no scores: {undefined['reason'].iloc[0]}"]
     references = values.loc[values["metric"].eq("score"), "score_one"].dropna().unique()
     return [f"score 1: {reference}" for reference in references[:1] if reference not in set(values["run"].unique())]
 

@@ -9,7 +9,9 @@ metric.
   The oracle scores 1; if there are several, the oracle with the least information. Without an oracle, the reference is
   the area under the lowest mean error of the task's baselines at each context size. Only baselines of the task card are
   considered, the same under all shifts, and the row contains the number of missing baselines. An oracle that failed or
-  is not better than the zero predictor is not used, and the row contains the reason. For events, the metric is the
+  is not better than the zero predictor is not used, and the row contains the reason. If the oracle with the least
+  information equals the zero predictor, and no baseline is better, nothing can be learned from the context: the rows
+  are skipped and contain the reason, but no score. For events, the metric is the
   negative log-likelihood, a Poisson process with the rate and mark frequencies observed so far scores 0, and without an
   oracle the baseline with the best total scores 1, because sequences differ in length.
 - Question `targets` with an oracle that predicts distributions: the metric is the mean log-likelihood on the episodes
@@ -49,6 +51,8 @@ from iclbench.tables.curves import mean_heights
 from iclbench.tables.related import without_related
 
 _ACCURACY = "accuracy_within_choices"
+# Values of a metric with at most this relative difference, which rounding can cause, are treated as equal.
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -147,19 +151,29 @@ def _scores_from_errors(
     baselines = candidates[candidates["kind"].eq("baseline") & ~candidates.index.isin(BASELINES_GIVEN_TRUTH)]
     if oracles.empty and baselines.empty and not failed_oracles:
         return None
-    useful_oracles = oracles[oracles["value"] < zero]
+    are_equal = (oracles["value"] - zero).abs() <= _ROUNDING * abs(zero)
+    useful_oracles = oracles[(oracles["value"] < zero) & ~are_equal]
     reasons = [f"{run} failed" for run in failed_oracles if run not in oracles.index]
     reasons += [f"{run} is no better than {zero_run}" for run in sorted(oracles.index.difference(useful_oracles.index))]
     reason_text = f" (the oracle {', '.join(reasons)})" if reasons else ""
+    names = [name for name in task_baselines if name not in (*guesses, *BASELINES_GIVEN_TRUTH)]
+    best = _best_of_baselines(baselines, curves.iloc[:0] if is_sequence_metric else curves, zero, names)
+    if best is None and are_equal.any():
+        return _skipped_scores(rows, metric, f"{zero_run} and {oracles.index[are_equal][-1]}")
     if len(useful_oracles):  # errors ascend, so the last oracle has the least information
         one, name = float(useful_oracles["value"].iloc[-1]), str(useful_oracles.index[-1])
     else:
-        names = [name for name in task_baselines if name not in (*guesses, *BASELINES_GIVEN_TRUTH)]
-        best = _best_of_baselines(baselines, curves.iloc[:0] if is_sequence_metric else curves, zero, names)
         if best is None and (is_sequence_metric or zero <= 0):  # the metric does not have a best possible value
             return None
         one, name = best or (0.0, "no error")
     return Scale(metric, zero, one, f"{name}{reason_text}").score_rows(rows)
+
+
+def _skipped_scores(rows: pd.DataFrame, metric: str, references: str) -> pd.DataFrame:
+    """Return rows of scores that are not defined, because the references for 0 and 1 have the same value."""
+    reason = f"{references} have the same {metric_of(metric).label} on these prompts, so no score is defined"
+    values = dict.fromkeys(("value", "low", "high", "normaliser"), pd.NA)
+    return rows.assign(metric="score", status="skipped", reason=reason, score_of=metric, **values)
 
 
 def _best_of_baselines(

@@ -80,6 +80,28 @@ def test_ties_between_baselines_or_oracles_are_broken_by_a_fixed_rule(tmp_path: 
     assert actual_reasons == {"squared_error: 1 is knn (the oracle equal is no better than zero)"}
 
 
+@pytest.mark.parametrize("error", [0.9, 0.9 * (1 - 1e-12), 0.9 * (1 + 1e-12)])
+def test_no_score_is_defined_if_the_oracle_and_all_baselines_equal_the_zero_predictor(
+    error: float, tmp_path: Path
+) -> None:
+    """An oracle with more information does not score 1, because a model cannot have this information."""
+    values = areas(
+        zero=("baseline", 0.9),
+        knn=("baseline", 0.9),
+        given=("oracle", 0.4),
+        bayes=("oracle", error),
+        gpt2=("backbone", 1.2),
+    )
+    score_rows = scored(tmp_path, prompts("next", "point", baselines=["knn"]), values)
+    assert score_rows is not None and len(score_rows) == 5
+    assert set(score_rows["status"]) == {"skipped"} and score_rows[["value", "low", "high"]].isna().all(axis=None)
+    (reason,) = set(score_rows["reason"])
+    assert reason.startswith("zero and bayes have the same normalised squared error")
+    assert reasons(tmp_path / "better", [value for value in values if value["run"] != "bayes"]) == {
+        "squared_error: 1 is given"
+    }
+
+
 def test_contestants_in_packed_results_can_set_the_scale(tmp_path: Path) -> None:
     """Packed scores, and packed rows on different prompt sets, have no effect."""
     zero, knn, better, other = areas(

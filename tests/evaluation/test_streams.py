@@ -8,12 +8,15 @@ import pytest
 import torch
 
 from iclbench import tables
+from iclbench.analysis.episode_scores import EpisodeScores
+from iclbench.analysis.slices import Results
 from iclbench.cli.summary import leaderboard as board
+from iclbench.cli.summary import score_notes
 from iclbench.config.resolution import resolve_run, resolve_task
 from iclbench.core.context import Context
 from iclbench.evaluation.contestants import adapt_to_task, backbone, baselines
 from iclbench.evaluation.curves import learning_curve
-from iclbench.evaluation.evaluate import evaluate_run
+from iclbench.evaluation.evaluate import evaluate, evaluate_run
 from iclbench.evaluation.monitor import Monitor
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.solutions import Solutions
@@ -120,3 +123,22 @@ def test_a_run_on_tokens_is_refused_on_vectors(run: Run) -> None:
     task = resolve_task("linear-system", "smoke", {})[0]
     with refused("not-applicable", "classes: none, in training: 257"):
         adapt_to_task(backbone(run), run, task, task.build())
+
+
+def test_a_single_element_of_a_linear_system_cannot_be_learned_from_and_has_no_score() -> None:
+    """After one element, the mean over all angles is 0, so the Bayesian prediction is that of `zero`. The errors of all
+    contestants are in the leaderboard."""
+    task = resolve_task("linear-system", "smoke", {"points": 1})[0]
+    prompts = PromptSet(task, "smoke")
+    rows = evaluate(baselines(prompts, ["zero", "last-value", "ar-2", *task.oracles]), prompts)
+    scores = rows[rows["metric"].eq("score")]
+    assert len(scores) == 5 and scores["value"].isna().all() and set(scores["status"]) == {"skipped"}
+    assert "zero and oracle-bayes-kalman" in scores["reason"].iloc[0]
+    columns, lines = board(rows)
+    by_name = {line[0]: dict(zip(columns, line, strict=True)) for line in lines}
+    assert len(by_name) == 5 and all(line["area"] and not line["score"] for line in by_name.values())
+    (note,) = score_notes(rows)
+    assert "zero and oracle-bayes-kalman" in note
+    (task_slice,) = Results(rows, EpisodeScores((), set()), tables.frame("costs", [])).slices
+    assert len(set(task_slice.curves["contestant"])) == len(set(task_slice.summaries["contestant"])) == 5
+    assert task_slice.undefined_score("next") == scores["reason"].iloc[0]

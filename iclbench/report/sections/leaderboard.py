@@ -134,11 +134,13 @@ def leaderboard_table(task: Slice, evaluator: str, summaries: pd.DataFrame) -> T
         ),
         *map(cost_column, COST_COLUMNS),
     )
+    reason = task.undefined_score(evaluator)
+    no_score = "" if reason is None else f" No scores: {reason}."
     return Table(
         name=f"{task.id}-{slug('leaderboard', evaluator)}",
         title=f"{task.task}: leaderboard",
         caption=f"Models and baselines by area under the learning curve ({metric(name).label}, lower is better), with "
-        f"95 % intervals over episodes.{column_meanings(columns)}",
+        f"95 % intervals over episodes.{column_meanings(columns)}{no_score}",
         frame=frame,
         columns=columns,
         group="rank",

@@ -33,6 +33,7 @@ def failure_table(results: Results) -> Table | None:
     """A table of failed and skipped evaluations; None if no evaluation failed or was skipped."""
     keys = ["task", "preset", "contestant", "run", "shift", "evaluator", "status", "reason"]
     rows = pd.concat([values[values["status"].ne("ok")] for values in (results.rows, results.language.rows)])
+    rows = rows[rows["metric"].ne("score")]  # a score that is not defined is not a missing result
     if rows.empty:
         return None
     frame = rows.groupby(keys, as_index=False, dropna=False).agg(
@@ -113,7 +114,7 @@ def _missing_summaries(rows: pd.DataFrame) -> list[tuple[str, str]]:
     """Contestant and run of backbones without a score, if others have a score on the same prompts, or if the score is
     undefined because baselines are missing."""
     ok = rows[rows["status"].eq("ok") & rows["axis"].isna()]
-    scores = ok[ok["metric"].eq("score")]
+    scores = rows[rows["metric"].eq("score") & rows["axis"].isna()]  # including scores that are not defined
     metrics = dict(zip(scores["prompt_set"], scores["score_of"], strict=True))
     is_question = ok["shift"].eq("none") & ok["evaluator"].isin(["next", "targets"])
     is_scored = ok["metric"].eq(ok["prompt_set"].map(metrics))
