@@ -80,13 +80,12 @@ def attend(
     Args:
         terms: terms of the tokens.
         cache: keys and values before the first token.
-        mask: valid tokens; None means all. Invalid tokens have no transition and are not read by others.
+        mask: valid tokens; None means all. Invalid tokens may occur only before all valid ones, so that their
+            transitions and decays reach no key that is read.
         chunk: largest number of tokens per chunk.
     """
     outputs = []
     valid = cache.valid.new_ones(terms.v.shape[0], terms.v.shape[2]) if mask is None else mask
-    if mask is not None:
-        terms = _without_transitions(terms, ~mask)
     for start in range(0, terms.v.shape[2], chunk):
         part = _Chunk(_span(terms, start, chunk), cache, valid[:, start : start + chunk])
         outputs.append(part.outputs())
@@ -212,13 +211,6 @@ def _average_with_self(
     own = (terms.q * terms.k).sum(-1, keepdim=True)
     weights = torch.cat([logits, own], -1).softmax(-1)
     return weights[..., :-1] @ values + weights[..., -1:] * terms.v
-
-
-def _without_transitions(terms: Terms, where: Bool[Tensor, "B T"]) -> Terms:
-    """Return the terms with no decay and no transition at some tokens."""
-    g = None if terms.g is None else terms.g.masked_fill(where.unsqueeze(1), 0.0)
-    beta = None if terms.beta is None else terms.beta.masked_fill(where[:, None, :, None], 0.0)
-    return Terms(terms.q, terms.k, terms.v, g, terms.w, beta)
 
 
 def _span(terms: Terms, start: int, tokens: int) -> Terms:

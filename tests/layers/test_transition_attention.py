@@ -103,7 +103,7 @@ def test_queries_and_later_tokens_read_the_cache_as_in_one_sequence(kind: str, c
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_invalid_tokens_are_not_read_and_have_no_transition(kind: str) -> None:
+def test_invalid_tokens_are_not_read(kind: str) -> None:
     inputs, queries = terms(11, kind), terms(3, kind, seed=2)
     mask = torch.ones(B, 11, dtype=torch.bool)
     mask[:, :5] = False
