@@ -56,7 +56,7 @@ def test_the_error_for_an_unknown_name_lists_at_most_32_names():
 
 
 def test_a_class_can_be_given_by_its_import_path():
-    assert FAMILIES.get("iclbench.families.linear:Linear") is FAMILIES.get("linear")
+    assert FAMILIES.get("iclbench.families.linear:PooledLinear") is FAMILIES.get("linear")
 
 
 @pytest.mark.parametrize(

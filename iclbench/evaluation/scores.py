@@ -172,8 +172,9 @@ def _scores_from_errors(
 def _skipped_scores(rows: pd.DataFrame, metric: str, references: str) -> pd.DataFrame:
     """Return rows of scores that are not defined, because the references for 0 and 1 have the same value."""
     reason = f"{references} have the same {metric_of(metric).label} on these prompts, so no score is defined"
-    values = dict.fromkeys(("value", "low", "high", "normaliser"), pd.NA)
-    return rows.assign(metric="score", status="skipped", reason=reason, score_of=metric, **values)
+    scores = rows.assign(metric="score", status="skipped", reason=reason, score_of=metric)
+    scores[["value", "low", "high", "normaliser"]] = pd.NA
+    return scores
 
 
 def _best_of_baselines(

@@ -178,7 +178,13 @@ def test_the_report_loads_no_classes_and_reads_no_runs() -> None:
     assert "iclbench.core.formats" in imported
     assert not imported & {"iclbench.config.resolution", "iclbench.store.runs"}
     lines = [line for text in files.values() for line in re.findall(r"iclbench\.registry import (.*)", text)]
-    assert {name for line in lines for name in line.split(", ")} == {"BACKBONES", "FAMILIES", "Backbones", "TESTS"}
+    assert {name for line in lines for name in line.split(", ")} == {
+        "BACKBONES",
+        "Backbones",
+        "TESTS",
+        "needs_missing_inputs",
+        "noun_of_points",
+    }
     assert not [
         file
         for file, text in files.items()

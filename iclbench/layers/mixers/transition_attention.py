@@ -39,6 +39,7 @@ class TransitionAttention(Mixer):
 
     has_decays: bool
     window: Window
+    state_grows = True
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
