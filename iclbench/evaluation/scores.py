@@ -171,16 +171,10 @@ def _scores_from_errors(
 
 def _skipped_scores(rows: pd.DataFrame, metric: str, references: str) -> pd.DataFrame:
     """Return rows of scores that are not defined, because the references for 0 and 1 have the same value."""
-<<<<<<< HEAD
-    reason = f"{references} have the same {metric_of(metric).label} on these prompts, so no score is defined"
+    reason = f"{references} have the same {metric_of(metric).label} on these prompts"
     scores = rows.assign(metric="score", status="skipped", reason=reason, score_of=metric)
     scores[["value", "low", "high", "normaliser"]] = pd.NA
     return scores
-=======
-    reason = f"{references} have the same {metric_of(metric).label} on these prompts"
-    values = dict.fromkeys(("value", "low", "high", "normaliser"), pd.NA)
-    return rows.assign(metric="score", status="skipped", reason=reason, score_of=metric, **values)
->>>>>>> beea3991 (Shorten the reason for an undefined score)
 
 
 def _best_of_baselines(
