@@ -186,8 +186,9 @@ class Slice:
         """Rows of failed and skipped evaluations. A row without `n_context` applies to all context sizes. Scores that
         are not defined (`evaluation.scores`) are not included."""
         rows = self.rows
-        is_evaluation = rows["axis"].isna() & ~rows["evaluator"].isin(DIAGNOSTICS) & rows["metric"].ne("score")
-        return rows[rows["status"].ne("ok") & is_evaluation]
+        is_undefined = rows["metric"].eq("score") & rows["status"].eq("skipped")
+        is_evaluation = rows["axis"].isna() & ~rows["evaluator"].isin(DIAGNOSTICS)
+        return rows[rows["status"].ne("ok") & is_evaluation & ~is_undefined]
 
     def undefined_score(self, evaluator: str) -> str | None:
         """Return the reason why no score is defined on the training distribution; None if scores are defined."""
