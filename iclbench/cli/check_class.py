@@ -21,7 +21,7 @@ from iclbench.core.formats import canonical, count, plural
 from iclbench.core.plugins import as_plugin_error
 from iclbench.core.predictor import Predictor
 from iclbench.core.settings import validate
-from iclbench.core.task import TaskFacts
+from iclbench.core.task import TaskFacts, TaskShape
 from iclbench.estimators.base import FittedPredictor
 from iclbench.families.base import Family
 from iclbench.families.linear import NoisyLinear, SparseLinear
@@ -58,9 +58,11 @@ def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str
     elif issubclass(checked_class, Backbone):
         frozen = {} if ":" in target else BACKBONES.variant(target).frozen
         settings = checked_class.Settings(**frozen).model_dump(mode="json", exclude_unset=True)
+        shape = next((shape for _, shape in _example_shapes(checked_class)), None)
+        if shape is None:
+            raise UsageError(f"'{target}' has no head for its input_kinds; add one to heads", code="plugin")
         for budget in _budgets():
             contract_name = f"a_size_meets_the_budget ({count(budget)} parameters)"
-            shape = example_shape(checked_class.heads[0])
             yield contract_name, _problem(budget_settings, target, checked_class, budget, shape, settings)
         cases = _backbone_cases(target, checked_class, settings)
     elif families := _families_of(target):
@@ -119,16 +121,28 @@ def _families_of(target: str) -> list[str]:
 def _backbone_cases(
     name: str, cls: type[Backbone], settings: Mapping[str, Any]
 ) -> Iterator[tuple[str, Predictor, Episodes]]:
-    """Yield the backbone with each of its heads and the episodes to check it on, without and with related datasets.
+    """Yield the backbone for each of its example tasks, and the episodes to check it on.
 
     Without related datasets, the backbone reads a sequence in one pass. With related datasets, it continues from a
     state.
     """
-    small = small_settings(name, cls, settings)
+    shapes = list(_example_shapes(cls))
+    small = small_settings(name, cls, settings, shapes[0][1])
+    for suffix, shape in shapes:
+        yield suffix, build(name, cls, small, shape), episodes_of(shape)
+
+
+def _example_shapes(cls: type[Backbone]) -> Iterator[tuple[str, TaskShape]]:
+    """Yield the example tasks of a backbone, each with a suffix for the names of contracts: tasks with inputs or events
+    for each head, without and with related datasets, and streams of tokens and of vectors."""
     for head in cls.heads:
-        for related_count in _related_counts(head):
-            shape = example_shape(head, related_count)
-            yield _suffix(head, related_count), build(name, cls, small, shape), episodes_of(shape)
+        if ("events" if head == "event" else "features") in cls.input_kinds:
+            for related_count in _related_counts(head):
+                yield _suffix(head, related_count), example_shape(head, related_count)
+    vector_head = next((head for head in cls.heads if head not in ("categorical", "event")), None)
+    for kind, stream_head in (("tokens", "categorical"), ("vectors", vector_head)):
+        if kind in cls.input_kinds and stream_head in cls.heads:
+            yield f" ({stream_head} head, {kind})", stream_shape(str(stream_head))
 
 
 def _related_counts(head: str) -> tuple[int, ...]:

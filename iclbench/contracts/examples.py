@@ -61,15 +61,18 @@ def episodes_of(shape: TaskShape) -> Episodes:
     )
 
 
-def small_settings(name: str, cls: type[Backbone], fixed: Mapping[str, Any]) -> dict[str, Any]:
+def small_settings(
+    name: str, cls: type[Backbone], fixed: Mapping[str, Any], shape: TaskShape | None = None
+) -> dict[str, Any]:
     """Return settings that give a backbone a few thousand parameters, or its defaults if its size cannot be changed.
 
     Args:
         name: name of the backbone, for messages.
         cls: class of the backbone.
         fixed: settings that do not change.
+        shape: the task for which the parameters are counted (default: the example task of the first head).
     """
-    shape = example_shape(cls.heads[0])
+    shape = example_shape(cls.heads[0]) if shape is None else shape
     defaults = dict(cls.Settings(**fixed))
     fixed = {key: 3 for key in _SAMPLE_SETTINGS if isinstance(defaults.get(key), int)} | dict(fixed)
     for budget in BUDGETS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
 
@@ -11,6 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.config.cards import load_baseline
+from iclbench.contracts import phases, questions
+from iclbench.contracts.contract import Tolerance
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError
 from iclbench.core.events import CENSORED
@@ -20,6 +23,7 @@ from iclbench.core.settings import validate
 from iclbench.families.base import Family, FunctionFamily
 from iclbench.families.request import Request
 from iclbench.families.shifts import Kind, Shift
+from iclbench.families.streams.base import StreamFamily
 from iclbench.registry import ESTIMATORS
 
 EPISODES, POINTS = 16, 8
@@ -34,10 +38,16 @@ def draw(
     return family.sample(Request(episodes, points, torch.Generator().manual_seed(seed), **options))  # type: ignore[arg-type]
 
 
-def points_of(family: Family, smallest: int = POINTS) -> int:
-    """Return the number of points to sample: `smallest`, doubled until the family accepts it (`Family.check_shift`)."""
+def points_of(family: Family, smallest: int = POINTS, are_all_sizes: bool = True) -> int:
+    """Return the number of points to sample: `smallest`, doubled until the family accepts it.
+
+    Args:
+        family: the family.
+        smallest: the smallest number.
+        are_all_sizes: whether the episodes must have space for all sizes of the parameters, as in training.
+    """
     points = smallest
-    while points < _LARGEST_POINTS and not family.accepts(points):
+    while points < _LARGEST_POINTS and not family.accepts(points, "none" if are_all_sizes else f"points-{points}"):
         points *= 2
     return points
 
@@ -298,6 +308,63 @@ def no_baseline_beats_a_listed_oracle(family: Family) -> None:
             assert lead <= 4 * error + 1e-9, f"{name} beats the oracle {oracle} by at least {lead:.3g} ± {error:.2g}"
 
 
+def streams_have_no_inputs(family: Family) -> None:
+    """Elements have no inputs, the only question is `next`, and targets of probes have a value and a mask per episode.
+    (For families of streams.)"""
+    if not isinstance(family, StreamFamily):
+        assert not family.is_stream, "is_stream is set, but the class does not derive from StreamFamily"
+        return
+    episodes = draw(family)
+    assert family.x_dim == 0, f"x_dim is {family.x_dim}"
+    assert family.questions == {"next"}, f"questions are {sorted(family.questions)}"
+    if episodes.targets is not None:  # labels of the prefixes
+        sizes = episodes.targets.count, episodes.context.count
+        assert sizes[0] == sizes[1], "the episodes have {} labels of {} prefixes".format(*sizes)
+    for name, target in family.probe_targets(episodes, episodes.context.count - 1).items():
+        assert len(target.values) == EPISODES, f"the probe target {name} is not batch-first"
+        assert target.is_defined.shape == (EPISODES,), f"the probe target {name} has no mask over episodes"
+        assert target.is_defined.dtype == torch.bool, f"the mask of the probe target {name} is not boolean"
+
+
+def later_elements_change_no_oracle(family: Family) -> None:
+    """A listed oracle predicts an element from earlier elements only. (For families of streams, and oracles without
+    access to the truth.)"""
+    _check_oracles_of_streams(family, questions.later_points_change_nothing)
+
+
+def batch_neighbours_change_no_oracle(family: Family) -> None:
+    """The answers of a listed oracle do not depend on other sequences of the batch. (For families of streams, and
+    oracles without access to the truth.)"""
+    _check_oracles_of_streams(family, questions.batch_neighbours_change_nothing)
+
+
+def updates_of_oracles_equal_conditioning(family: Family) -> None:
+    """A listed oracle that is updated with parts of a sequence answers as if it was conditioned on the complete
+    sequence. (For families of streams, and oracles without access to the truth.)"""
+    _check_oracles_of_streams(family, phases.update_equals_conditioning_on_everything)
+
+
+def _check_oracles_of_streams(family: Family, check: Callable[[Predictor, Episodes, Tolerance], None]) -> None:
+    """Check a contract of predictors for each oracle of a family of streams."""
+    if not family.is_stream:
+        return
+    count = points_of(family, are_all_sizes=False)
+    episodes = draw(family, episodes=3, points=count)
+    context, last = episodes.context.span(0, count - 1), episodes.context.span(count - 1)
+    episodes = replace(episodes, context=context, targets=last, scored=last.mask)
+    for name in sorted(name for name in family.oracles if family.lists_oracle(name)):
+        try:
+            oracle = _baseline(family, name)
+        except UsageError:
+            continue  # the oracle does not support the parameters of the family
+        if oracle.informed(episodes.truth) is not oracle:
+            continue
+        try:
+            check(oracle, episodes, Tolerance(2e-5, 1e-4))
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from None
+
+
 # Baselines to compare an oracle with. Each is fast, and accurate for some functions.
 _SIMPLE_BASELINES = ("zero", "mean", "averaging", "knn-3", "least-squares", "ridge-1e-1", "lasso-1e-2", "gp-rbf")
 _SIMPLE_EVENT_BASELINES = ("poisson", "renewal", "markov-marks")
@@ -362,6 +429,10 @@ _CONTRACTS = [
     related_datasets_change_nothing_else,
     related_datasets_have_the_requested_number,
     strata_are_parts_of_the_episodes,
+    streams_have_no_inputs,
+    later_elements_change_no_oracle,
+    batch_neighbours_change_no_oracle,
+    updates_of_oracles_equal_conditioning,
     no_baseline_beats_a_listed_oracle,
 ]
 FAMILY_CONTRACTS = [guarded(contract) for contract in _CONTRACTS]

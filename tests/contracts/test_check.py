@@ -120,6 +120,28 @@ class ReadsTheEventItPredicts(EventModel):
         return answer if options else replace(answer, marks=answer.marks + points.y[..., 1:2])
 
 
+class ReadsStreams(Net):
+    """A correct model for tokens and vectors."""
+
+    heads = ("point", "categorical")
+    input_kinds = frozenset({"tokens", "vectors"})
+
+
+class LooksAhead(ReadsStreams):
+    def predict_next(self, points: Points, related: Points | None = None, **options: Any) -> Prediction:
+        return super().predict_next(points, related, **options).map(lambda t: t + points.y.float().mean())
+
+
+class ReadsNeighbours(ReadsStreams):
+    def query(self, state: Any, x: Tensor) -> Prediction:
+        return super().query(state, x).map(lambda t: t - t.mean(0, keepdim=True))
+
+
+class Forgets(ReadsStreams):
+    def update(self, state: Any, points: Points) -> Any:
+        return self.condition(points)
+
+
 def run_check(cls: type[Backbone], capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
     code = main(["check", f"{__name__}:{cls.__name__}"])
     return code, capsys.readouterr().out.splitlines()
@@ -153,6 +175,36 @@ def test_a_model_that_looks_ahead_in_only_one_code_path_fails(
     failed = sum(line.startswith("FAILED ") for line in lines)
     assert lines[-1].startswith(f"{failed} of {len(lines) - 1} broken: ")
     assert all(lines[-1].count(contract) == 1 for contract in contracts)
+
+
+STREAMS = ("(categorical head, tokens)", "(point head, vectors)")
+
+
+def test_a_model_for_streams_is_checked_on_streams(capsys: pytest.CaptureFixture[str]) -> None:
+    code, lines = run_check(ReadsStreams, capsys)
+    assert code == 0 and lines[-1] == f"{len(lines) - 1} contracts passed", lines
+    contracts = ("later_points_change_nothing", "batch_neighbours_change_nothing", "masks_equal_truncation")
+    for contract in (*contracts, "update_equals_conditioning_on_everything"):
+        assert all(f"ok     {contract} {suffix}" in lines for suffix in STREAMS)
+    assert all(line.endswith((*STREAMS, " parameters)")) for line in lines[:-1])
+
+
+@pytest.mark.parametrize(
+    ("cls", "contract"),
+    [
+        (LooksAhead, "later_points_change_nothing"),
+        (ReadsNeighbours, "batch_neighbours_change_nothing"),
+        (Forgets, "update_equals_conditioning_on_everything"),
+    ],
+)
+def test_a_model_for_streams_with_a_fault_fails(
+    cls: type[Net], contract: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iclbench.cli.check_class._budgets", list)
+    code, lines = run_check(cls, capsys)
+    assert code == 1
+    for suffix in STREAMS:
+        assert any(line.startswith(f"FAILED {contract} {suffix}: ") for line in lines)
 
 
 def test_an_event_model_is_checked_on_events_and_fails_if_it_reads_the_event_it_predicts(

@@ -12,7 +12,12 @@ from iclbench.contracts.families import (
     no_baseline_beats_a_listed_oracle,
     shifts_of,
 )
+from iclbench.core import trust
+from iclbench.core.predictions import Categorical
+from iclbench.core.tokens import followers
+from iclbench.families.family_predictor import FamilyPredictor
 from iclbench.families.request import Request
+from iclbench.families.streams.markov import MarkovChains
 from iclbench.registry import FAMILIES
 from tests.families.climate import wfde5_files
 from tests.families.events import sequence_files
@@ -168,3 +173,75 @@ def test_shared_weights_are_equal_on_all_devices():
         shared.sample(Request(2, 3, torch.Generator(d).manual_seed(0))).truth["hidden"].cpu() for d in ("cpu", "cuda")
     ]
     assert torch.equal(*hidden)
+
+
+class MarkovOracle(FamilyPredictor):
+    """A correct oracle of chains with order 1: the counts of the tokens that followed the last token plus one."""
+
+    family_class, family_name, order, heads = MarkovChains, "markov", "causal", ("categorical",)
+
+    def predict_targets(self, context, x_target, related=None):
+        classes = self.family.classes
+        context, _ = context.compact()
+        lengths = context.counts.unsqueeze(1)
+        return Categorical(
+            (followers(context.y, lengths, 1, classes) + 1).log().float().expand(-1, x_target.shape[1], -1)
+        )
+
+
+class LooksAhead(MarkovOracle):
+    def predict_next(self, points, related=None, **options):
+        answer = super().predict_next(points, related, **options)
+        return Categorical(answer.logits + points.y[:, -1:, None])
+
+
+class ReadsNeighbours(MarkovOracle):
+    def predict_targets(self, context, x_target, related=None):
+        answer = super().predict_targets(context, x_target, related)
+        return Categorical(answer.logits - answer.logits.mean(0, keepdim=True))
+
+
+class Forgets(MarkovOracle):
+    def update(self, state, points):
+        return self.condition(points)
+
+
+@pytest.mark.parametrize(
+    ("oracle", "contract"),
+    [
+        ("MarkovOracle", None),
+        ("LooksAhead", "later_elements_change_no_oracle"),
+        ("ReadsNeighbours", "batch_neighbours_change_no_oracle"),
+        ("Forgets", "updates_of_oracles_equal_conditioning"),
+    ],
+)
+def test_oracles_of_a_stream_are_checked_with_their_family(oracle, contract, tmp_path, monkeypatch):
+    card = tmp_path / "mine.toml"
+    card.write_text(f'estimator = "{__name__}:{oracle}"\nsummary = "mine"\n')
+
+    class WithOracle(MarkovChains):
+        oracles = frozenset({str(card)})
+
+    family = WithOracle(WithOracle.Parameters())
+    monkeypatch.setenv(trust.VARIABLE, "tests")
+    for check in FAMILY_CONTRACTS:
+        if check.__name__ == contract:
+            with pytest.raises(AssertionError, match="mine"):
+                check(family)
+        elif contract is None:
+            check(family)
+
+
+def test_a_stream_with_inputs_breaks_a_contract():
+    class WithMissingLabels(MarkovChains):
+        def sample(self, request):
+            episodes = super().sample(request)
+            return replace(episodes, targets=episodes.context.span(1))
+
+    class OtherBase(FAMILIES.get("linear")):
+        is_stream = True
+
+    check = next(c for c in FAMILY_CONTRACTS if c.__name__ == "streams_have_no_inputs")
+    for faulty in (WithMissingLabels, OtherBase):
+        with pytest.raises(AssertionError):
+            check(faulty(faulty.Parameters()))
