@@ -4,8 +4,8 @@ outer products of keys and Lambda is a positive diagonal matrix,
     H_t = e^g_t H_{t-1} + beta_t k_t k_t^T.
 
 With G_t = e^g_t G_{t-1} + beta_t k_t v_t^T, the output G_t^T x_t is the value at q_t of the linear map from keys to
-values with the smallest decayed sum of squared errors, plus a penalty on its weights (von Oswald et al. 2025, section
-2).
+values with the smallest decayed sum of squared errors, plus a penalty on its weights (von Oswald et al. 2025, arXiv
+2506.05233).
 
 The matrices of a chunk of C tokens are computed from the decays between all pairs of its tokens and factorised by
 Cholesky's method, which takes C K² + K³ / 6 multiplications per token of a head with K channels. Decays are at most 1,

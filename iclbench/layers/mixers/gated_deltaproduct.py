@@ -18,9 +18,9 @@ class GatedDeltaProduct(GatedDeltaNet):
     """S <- alpha_t S, then S <- (I - beta_j k_j k_j^T) S + beta_j k_j v_j^T for j = 1 to n, each with its own k, v and
     beta, then o = S^T q / sqrt(K), alpha = e^(-A softplus(.)) per head.
 
-    The transition of a token is a product of n generalised Householder matrices. The setting `householders` is n (by
-    default 2); with n = 1, the mixer is that of gated DeltaNet. By default, beta = 2 sigmoid(.), so that transitions
-    have eigenvalues between -1 and 1, and a product of two of them can rotate a state; with the setting
+    The transition of a token is alpha times a product of n generalised Householder matrices. The setting `householders`
+    is n (by default 2); with n = 1, the recurrence is that of gated DeltaNet. By default, beta = 2 sigmoid(.), so that
+    the eigenvalue of a step along its key is between -1 and 1, and two steps can rotate a state; with the setting
     `eigenvalues=positive`, beta = sigmoid(.).
 
     Convolution, norms, gate and initialisation are those of `gated-deltanet`; the convolution is applied to the keys

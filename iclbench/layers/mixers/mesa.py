@@ -40,7 +40,7 @@ class Mesa(Mixer):
 
     o is the value at q of the ridge regression of all values so far on their keys, where the delta rule takes one step
     of gradient descent per token. A convolution of 4 taps with SiLU is applied to q and k, which are then scaled to
-    length 1. RMSNorm is applied to the output of each head. The mixer has 4 D² + 11 D + 2 D H + 2 H parameters, plus a
+    length 1. RMSNorm is applied to the output of each head. The mixer has 4 D² + 9 D + 2 D H + 2 H parameters, plus a
     norm weight per channel of a head.
 
     The state is H and G, with K (K + V) numbers per head. Systems are solved exactly, by Cholesky's method; in single

@@ -154,7 +154,7 @@ def delta(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, alpha: Tensor | None = 
 
 
 def fraction(m: Mixer, logits: Tensor) -> Tensor:
-    """Return beta, which is up to 2 with negative eigenvalues (Grazzi et al., section 4)."""
+    """Return beta, which is up to 2 with negative eigenvalues (Grazzi et al. 2024)."""
     return (2 if m.eigenvalues == "negative" else 1) / (1 + (-logits).exp())
 
 
