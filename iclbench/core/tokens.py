@@ -1,6 +1,8 @@
-"""Streams of tokens: check them, and count the tokens that followed a context."""
+"""Streams of tokens: check them, count the tokens of prefixes and those that followed a context, and predict tokens."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -9,6 +11,10 @@ from torch import Tensor
 
 from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError, UsageError
+from iclbench.core.predictions import Categorical
+
+# Smallest probability, so that a token that is excluded has a finite logit. Its logarithm is about -69.
+_SMALLEST = 1e-30
 
 
 def check_tokens(points: Points, classes: int | None, name: str) -> int:
@@ -33,6 +39,17 @@ def check_tokens(points: Points, classes: int | None, name: str) -> int:
         wrong = int(tokens.min()) if bool((tokens < 0).any()) else int(tokens.max())
         raise DataError(f"a token is {wrong}; this task has tokens 0 to {classes - 1}")
     return classes
+
+
+def prefix_lengths(points: Points, prefixes: Sequence[int] | None = None) -> Int[Tensor, "B P"]:
+    """Return the numbers of valid tokens in prefixes (default: before each point)."""
+    lengths = points.mask.cumsum(1) - points.mask.long()
+    return lengths if prefixes is None else lengths[:, torch.as_tensor(prefixes, device=lengths.device).long()]
+
+
+def from_probabilities(probabilities: Float[Tensor, "B P K"], like: Tensor) -> Categorical:
+    """Return predictions with these probabilities and the dtype of `like`."""
+    return Categorical(probabilities.clamp_min(_SMALLEST).log().to(like.dtype))
 
 
 def after_same_context(tokens: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"], order: int) -> Bool[Tensor, "B P N"]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -21,13 +20,10 @@ from iclbench.core.predictions import Categorical
 from iclbench.core.predictor import Oracle, State
 from iclbench.core.settings import NoSettings
 from iclbench.core.task import TaskFacts
-from iclbench.core.tokens import check_tokens
+from iclbench.core.tokens import check_tokens, from_probabilities, prefix_lengths
 from iclbench.families.family_predictor import FamilyPredictor
 from iclbench.families.streams.chain_posterior import posterior_rows
 from iclbench.families.streams.markov import MarkovChains
-
-# Smallest probability, so that a token that a chain excludes has a finite logit.
-_SMALLEST = 1e-30
 
 
 @dataclass(frozen=True)
@@ -57,7 +53,7 @@ class ChainOracle(FamilyPredictor[NoSettings], Oracle):
         x_query: Float[Tensor, "B N 0"] | None = None,
         prefixes: Sequence[int] | None = None,
     ) -> Categorical:
-        return _categorical(take(self._rows(), _lengths(points, prefixes)), points.x)
+        return from_probabilities(take(self._rows(), prefix_lengths(points, prefixes)), points.x)
 
     def condition(self, context: Points, related: Points | None = None) -> ChainPosition:
         return ChainPosition(self._rows(), context.counts)
@@ -65,7 +61,7 @@ class ChainOracle(FamilyPredictor[NoSettings], Oracle):
     def query(self, state: ChainPosition, x: Float[Tensor, "B Q 0"]) -> Categorical:
         """Return the same prediction for every query, since tokens have no x."""
         rows = take(state.rows, state.count.unsqueeze(1))
-        return _categorical(rows.expand(-1, x.shape[1], -1), x)
+        return from_probabilities(rows.expand(-1, x.shape[1], -1), x)
 
     def update(self, state: ChainPosition, points: Points) -> ChainPosition:
         return ChainPosition(state.rows, state.count + points.counts)
@@ -96,18 +92,8 @@ class BayesChain(FamilyPredictor[NoSettings]):
         x_query: Float[Tensor, "B N 0"] | None = None,
         prefixes: Sequence[int] | None = None,
     ) -> Categorical:
-        classes, lengths = check_tokens(points, self.facts.classes, type(self).__name__), _lengths(points, prefixes)
+        classes = check_tokens(points, self.facts.classes, type(self).__name__)
+        lengths = prefix_lengths(points, prefixes)
         points, _ = points.compact()
         tokens = points.y.masked_fill(~points.mask, 0)
-        return _categorical(posterior_rows(tokens, lengths, self.chain_order, classes, self.prior), points.x)
-
-
-def _lengths(points: Points, prefixes: Sequence[int] | None) -> Int[Tensor, "B P"]:
-    """Return the numbers of valid tokens in prefixes (default: before each point)."""
-    lengths = points.mask.cumsum(1) - points.mask.long()
-    return lengths if prefixes is None else lengths[:, torch.as_tensor(prefixes, device=lengths.device).long()]
-
-
-def _categorical(rows: Float[Tensor, "B Q K"], like: Tensor) -> Categorical:
-    """Return predictions with these probabilities and the dtype of `like`."""
-    return Categorical(rows.clamp_min(_SMALLEST).log().to(like.dtype))
+        return from_probabilities(posterior_rows(tokens, lengths, self.chain_order, classes, self.prior), points.x)

@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iclbench.core.episodes import Points
+from iclbench.core.episodes import Points, take
 from iclbench.core.predictions import Categorical
 from iclbench.core.predictor import State
 from iclbench.core.settings import NoSettings
-from iclbench.core.tokens import check_tokens
+from iclbench.core.tokens import check_tokens, from_probabilities, prefix_lengths
 from iclbench.families.family_predictor import FamilyPredictor
 from iclbench.families.streams.permutations import (
     IDENTITY,
@@ -24,9 +24,6 @@ from iclbench.families.streams.permutations import (
     word_distributions,
 )
 from iclbench.families.streams.state_tracking import StateTracking
-
-# Smallest probability, so that an element that is excluded has a finite logit. Its logarithm is about -69.
-_SMALLEST = 1e-30
 
 
 @dataclass(frozen=True)
@@ -57,11 +54,9 @@ class _WordPredictor(FamilyPredictor[NoSettings], abstract=True):
         x_query: Float[Tensor, "B N 0"] | None = None,
         prefixes: Sequence[int] | None = None,
     ) -> Categorical:
-        product, count = self._products(points)[:, :-1], points.mask.cumsum(1) - points.mask.long()
-        if prefixes is not None:
-            index = torch.as_tensor(prefixes, device=product.device).long()
-            product, count = product[:, index], count[:, index]
-        return self._categorical(product, count, points.x)
+        count = prefix_lengths(points, prefixes)
+        product = take(self._products(points.compact()[0]), count)
+        return from_probabilities(self.probabilities(product, count), points.x)
 
     def condition(self, context: Points, related: Points | None = None) -> WordState:
         product = torch.full((len(context),), IDENTITY, device=context.y.device)
@@ -74,15 +69,11 @@ class _WordPredictor(FamilyPredictor[NoSettings], abstract=True):
     def query(self, state: WordState, x: Float[Tensor, "B Q 0"]) -> Categorical:
         """Return the same prediction for every query, since tokens have no x."""
         product, count = (t.unsqueeze(1).expand(-1, x.shape[1]) for t in (state.product, state.count))
-        return self._categorical(product, count, x)
+        return from_probabilities(self.probabilities(product, count), x)
 
     def _products(self, points: Points) -> Int[Tensor, "B N_and_1"]:
         check_tokens(points, self.facts.classes, type(self).__name__)
         return running_products(points.y.masked_fill(~points.mask, IDENTITY), self.family.objects)
-
-    def _categorical(self, product: Int[Tensor, "B P"], count: Int[Tensor, "B P"], like: Tensor) -> Categorical:
-        """Return predictions in the dtype of `like`."""
-        return Categorical(self.probabilities(product, count).clamp_min(_SMALLEST).log().to(like.dtype))
 
 
 class ProductOracle(_WordPredictor):

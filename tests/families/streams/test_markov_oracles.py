@@ -21,6 +21,7 @@ from iclbench.families.streams.chain_posterior import ChainPrior, rows_with_swit
 from iclbench.families.streams.markov import MarkovChains
 from iclbench.families.streams.markov_oracles import BayesChain, ChainOracle
 from tests.contracts.cases import check_contracts
+from tests.families.streams.masks import assert_masked_tokens_are_not_read
 from tests.families.streams.test_markov import draw, family
 from tests.refusals import refused
 
@@ -246,12 +247,7 @@ def test_predictions_depend_on_neither_later_tokens_nor_other_episodes(
 
 def test_masked_tokens_are_not_read() -> None:
     chains = family(switch=0.1)
-    points, predictor = in_float64(draw(chains, 8, 30)), bayes(chains)
-    mask = torch.rand(8, 30, generator=torch.Generator().manual_seed(0)) < 0.6
-    answer = predictor.predict_next(replace(points, y=points.y.masked_fill(~mask, 77), mask=mask)).logits
-    for b in range(8):
-        alone = Points.full(points.x[b : b + 1, mask[b]], points.y[b : b + 1, mask[b]])
-        torch.testing.assert_close(answer[b, mask[b]], predictor.predict_next(alone).logits[0])
+    assert_masked_tokens_are_not_read(bayes(chains), in_float64(draw(chains, 8, 30)), 77)
 
 
 def test_other_families_are_refused() -> None:

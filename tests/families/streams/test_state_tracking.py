@@ -27,6 +27,7 @@ from iclbench.families.streams.permutations import word_distributions
 from iclbench.families.streams.state_tracking import StateTracking, StateTrackingParameters
 from iclbench.families.streams.state_tracking_predictors import ProductOracle, TokenCount
 from tests.contracts.cases import check_contracts
+from tests.families.streams.masks import assert_masked_tokens_are_not_read
 from tests.refusals import refused
 
 OBJECTS = {"Z2": 2, "S3": 3, "S5": 5}
@@ -256,12 +257,7 @@ def test_predictors_pass_the_contracts(
 @pytest.mark.parametrize("cls", [ProductOracle, TokenCount])
 def test_masked_tokens_are_not_read(cls: type[ProductOracle] | type[TokenCount]) -> None:
     words = family("S5", "adjacent")
-    points, model = in_float64(draw(words, 8, 30)), predictor(cls, words)
-    mask = torch.rand(8, 30, generator=torch.Generator().manual_seed(0)) < 0.6
-    answer = model.predict_next(replace(points, y=points.y.masked_fill(~mask, 7), mask=mask)).logits
-    for b in range(8):
-        alone = Points.full(points.x[b : b + 1, mask[b]], points.y[b : b + 1, mask[b]])
-        torch.testing.assert_close(answer[b, mask[b]], model.predict_next(alone).logits[0])
+    assert_masked_tokens_are_not_read(predictor(cls, words), in_float64(draw(words, 8, 30)), 7)
 
 
 def test_other_families_are_refused() -> None:
