@@ -75,8 +75,8 @@ def _merged_spans(scores: pd.DataFrame, keys: list[str]) -> pd.Series:
 def drop_other_prompt_sets(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Remove rows that were not computed on the most used prompt set of their task, preset, shift and test.
 
-    Prompt sets of tasks with a pool of truths are used only if there are no others. Distances from known solutions are
-    not compared between pools, so they are used for all pools.
+    Prompt sets of tasks with a pool of truths are used only without other prompt sets. Distances from known solutions
+    are not compared between pools, so they are used for all pools.
 
     The name of a prompt set is a hash of everything that determines its episodes. The card's hash is not used, because
     it changes whenever the size of another backbone is added to the card.

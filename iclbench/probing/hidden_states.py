@@ -200,7 +200,7 @@ def _unprobed_reason(name: str, prompts: HiddenStateSet) -> str:
 
 def _nearest_context(name: str, prompts: HiddenStateSet) -> int | None:
     """Return the nearest number of elements after which episodes for fitting and scoring have a target. If two numbers
-    are equally near, the smaller one is returned. None means that there is no such number."""
+    are equally near, the smaller one is returned. None means that such a number does not exist."""
     assert isinstance(prompts.family, StreamFamily)
     sizes = range(1, prompts.episodes.context.count)
     for context in sorted(sizes, key=lambda size: (abs(size - prompts.context), size)):

@@ -425,7 +425,7 @@ def _is_constant(values: Float[np.ndarray, " rows"]) -> bool:
 
 
 def _mean(values: Float[np.ndarray, " rows"]) -> float:
-    """Return the mean, or 0 if there are no values. Large numbers are scaled, so that their sum does not overflow."""
+    """Return the mean, or 0 without values. Large numbers are scaled, so that their sum does not overflow."""
     if not len(values):
         return 0.0
     size = max(float(np.abs(values).max()), np.finfo(np.float64).tiny)

@@ -20,8 +20,8 @@ class PaTH(TransitionAttention):
 
     The products of A, which are the transitions of the delta rule, take the place of positions. w is a low-rank map of
     the token, with a convolution of 3 taps and SiLU. The mixer has 4 D² + 2 D r + 3 D + D H + H parameters, with rank
-    r = D / H, the width of a head, but at most 32. There is no bias except that of beta, which starts at 0, so that
-    beta starts near 1. The state holds all values, all keys multiplied by the A of the tokens after them, and the mask
+    r = D / H, the width of a head, but at most 32. Only beta has a bias. It starts at 0, so that beta starts near
+    1. The state holds all values, all keys multiplied by the A of the tokens after them, and the mask
     of valid tokens.
 
     This follows the layer in flash-linear-attention, without its optional forget gates and norms of q and k.
