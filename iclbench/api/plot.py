@@ -29,6 +29,7 @@ from iclbench.report.sections import heat_map as heat_map_section
 from iclbench.report.sections import learning_curves as curves_section
 from iclbench.report.sections import probing as probing_section
 from iclbench.report.sections import shifts as shifts_section
+from iclbench.report.sections import solutions as solutions_section
 from iclbench.tables.evaluators import DIAGNOSTICS, QUESTIONS
 
 # Vega-Lite keys that are only allowed at the top level.
@@ -37,7 +38,7 @@ _TOP_LEVEL = ("$schema", "config", "params")
 # Stack level at which a warning points to the user's code.
 _STACK_LEVEL = 4
 
-__all__ = ["extrapolation", "heat_map", "leaderboard", "learning_curves", "probe", "shifts"]
+__all__ = ["extrapolation", "heat_map", "leaderboard", "learning_curves", "probe", "shifts", "solutions"]
 
 
 def learning_curves(
@@ -110,6 +111,18 @@ def probe(values: pd.DataFrame, task: str | None = None, preset: str | None = No
     `learning_curves`.
     """
     return _chart(probing_section.section(_slice(_checked_rows(values), task, preset)), "successful rows of a probe")
+
+
+def solutions(values: pd.DataFrame, task: str | None = None, preset: str | None = None) -> alt.Chart:
+    """Plot the distance of each model from known solutions of the task during training.
+
+    The rows come from runs that were trained with `evaluate_every`, via `open_results(...).values()`. The arguments are
+    the same as in `learning_curves`.
+    """
+    return _chart(
+        solutions_section.section(_slice(_checked_rows(values), task, preset)),
+        "distances from known solutions at several training steps (train.evaluate_every)",
+    )
 
 
 def heat_map(values: pd.DataFrame) -> alt.Chart:

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import iclbench as icl
 from iclbench import tables
 from iclbench.config.resolution import resolve_run
 from iclbench.core.context import Context
@@ -16,6 +17,7 @@ from iclbench.report.data import Results, load_results
 from iclbench.report.sections import solutions
 from iclbench.store.runs import create
 from iclbench.training.run import train
+from tests.refusals import refused
 from tests.report import vega_lite
 
 STEPS = (2, 4, 6)
@@ -69,3 +71,13 @@ def test_the_section_is_omitted_for_a_single_step(results: Results) -> None:
     (task,) = replace(results, rows=rows).slices
     assert not solutions.trajectory(task).empty
     assert solutions.section(task) is None
+
+
+def test_the_figure_is_also_a_chart_for_notebooks(results: Results) -> None:
+    assert results.folder is not None
+    values = icl.open_results(results.folder).values()
+    chart = icl.plot.solutions(values, "markov").to_dict()
+    assert chart["title"]["text"] == "markov: distance from known solutions during training"
+    assert all(name in str(chart) for name in ("gru", "gpt2", "KL to bigram"))
+    with refused("nothing-to-do", "evaluate_every"):
+        icl.plot.solutions(values[values["evaluator"].eq("next")])
