@@ -30,6 +30,7 @@ SECTIONS = (
     "table-ranks",
     "in-context",
     "solutions",
+    "state-sizes",
     "gap",
     "related",
     "context-size",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -66,6 +66,14 @@ class Results(slices.Results):
         """The context order, "causal" or "set", of every backbone for which it is known."""
         rows = self.rows.dropna(subset="context_order").drop_duplicates("contestant")
         return dict(zip(rows["contestant"], rows["context_order"], strict=True))
+
+    def backbone_looks(self, backbones: Iterable[str]) -> dict[str, Look]:
+        """The looks of backbones in figures that draw all variants of a backbone as one line."""
+        is_known = self.rows["kind"].eq("backbone") & self.rows["context_order"].notna()
+        rows = self.rows[is_known].drop_duplicates("backbone")
+        orders = dict(zip(rows["backbone"], rows["context_order"], strict=True))
+        names = sorted(backbones)
+        return {name: look for name, look in looks(names, [], [], orders).items() if name in names}
 
     @cached_property
     def slices(self) -> list[Slice]:

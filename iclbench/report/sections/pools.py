@@ -9,7 +9,6 @@ from iclbench.core.metrics import metric
 from iclbench.report.blocks import Block, Figure, Section, Text
 from iclbench.report.data import Results
 from iclbench.report.figures import curves, learning
-from iclbench.report.style import Look, looks
 from iclbench.tables.evaluators import POOL, SOLUTIONS
 
 _INTRODUCTION = (
@@ -59,7 +58,7 @@ def _figure(task: str, preset: str, rows: pd.DataFrame, results: Results) -> Fig
     ticks = [*sizes, 4 * sizes[-1]] if has_unlimited and sizes else sizes or [1.0]
     drawn = rows.assign(pool=rows["pool"].clip(upper=ticks[-1]), value=rows["value"].clip(lower=_SMALLEST))
     means = drawn.groupby(_KEYS, as_index=False)["value"].mean()
-    all_looks = _looks(rows, results)
+    all_looks = results.backbone_looks(rows["contestant"].unique())
     means = means.assign(run=means["contestant"], series=means["contestant"], sparse=False)
     # Every point is a series of its own, so that runs have no lines.
     points = drawn.assign(series=[f"{run} {size}" for run, size in zip(drawn["run"], drawn["pool"], strict=True)])
@@ -107,10 +106,3 @@ def _figure(task: str, preset: str, rows: pd.DataFrame, results: Results) -> Fig
 def _panel(name: str, shift: str) -> str:
     return f"{metric(name).label.removeprefix('squared distance ')}, {_PROMPTS[shift]}"
 
-
-def _looks(rows: pd.DataFrame, results: Results) -> dict[str, Look]:
-    is_backbone = results.rows["kind"].eq("backbone") & results.rows["context_order"].notna()
-    backbones = results.rows[is_backbone].drop_duplicates("backbone")
-    orders = dict(zip(backbones["backbone"], backbones["context_order"], strict=True))
-    names = sorted(rows["contestant"].unique())
-    return {name: look for name, look in looks(names, [], [], orders).items() if name in names}
