@@ -53,7 +53,8 @@ class BayesEventsSettings(BaseSettings):
 
 
 class BayesEvents(FamilyPredictor[BayesEventsSettings]):
-    """The posterior predictive distribution, averaged over all processes; raises `UsageError` for other families."""
+    """The distribution of the next event, averaged over the posterior of processes; raises `UsageError` for other
+    families."""
 
     Settings = BayesEventsSettings
     family_class, family_name = PointProcess, "point-process"
