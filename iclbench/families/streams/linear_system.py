@@ -49,7 +49,7 @@ class LinearSystemParameters(BaseSettings):
     """Ranges (smallest, largest) of the systems, and standard deviations of the noise.
 
     Attributes:
-        radius: range of rho, the factor by which a state shrinks in a step.
+        radius: range of rho, the factor by which a step multiplies the length of a state.
         angle: range of theta, the angle by which a state rotates in a step.
         process_noise: standard deviation q of the noise of each coordinate of a state.
         observation_noise: standard deviation r of the noise of an element.

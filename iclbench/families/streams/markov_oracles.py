@@ -1,4 +1,5 @@
-"""Exact predictors for Markov chains: one is given the chain, the other only the tokens and the distribution of chains.
+"""Exact predictors for Markov chains. `oracle-chain` has access to the chain, and `oracle-bayes-chain` only to the
+tokens and the distribution of chains.
 
 `oracle-chain` has access to the chain in force at every token, so models that infer the chain cannot reach its score.
 With switches, it also has access to the times at which chains are replaced.

@@ -1,5 +1,5 @@
-"""Exact oracles of the recall families: the value after the last earlier occurrence of the key or, for vectors, the
-value of the nearest earlier key."""
+"""Exact oracles of the recall families: they predict the value after the last earlier occurrence of the key or, for
+vectors, the value of the nearest earlier key."""
 
 from __future__ import annotations
 
