@@ -92,7 +92,8 @@ class TableEncoder:
         names: name of every output column.
         source: for every output column, the index of its column in the table.
         steps: a description of the encoding of every used column.
-        remarks: texts that list the unused columns and the reasons.
+        remarks: texts that list the unused columns with the reasons, and the dates whose order of day and month is
+            assumed.
 
     >>> table = pd.DataFrame({"size": [2.5, 3.5, None], "colour": ["red", "blue", "red"], "unit": ["kg"] * 3})
     >>> encoder = TableEncoder().fit(table)

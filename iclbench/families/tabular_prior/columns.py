@@ -67,7 +67,8 @@ class Layout(TensorRecord):
             size: number of columns C.
             largest: the largest number of used columns.
             categorical: probability that a column is categorical.
-            missing: probability that a table may have missing cells; half of its columns then have some.
+            missing: probability that a table may have missing cells; each column of such a table has some with
+                probability 1/2.
             generator: source of randomness.
         """
         shape = len(is_plain), size
