@@ -80,7 +80,7 @@ class Family(ABC):
 
     Attributes:
         Parameters: the settings that a task card may set.
-        y_dim: output dimensions (regression).
+        y_dim: number of output dimensions (regression).
         classes: number of classes, None for regression.
         marks: number of marks if episodes are event sequences (`iclbench.core.events`); None for other families.
         is_stream: whether episodes are sequences of tokens or vectors without inputs.
@@ -335,7 +335,7 @@ class Family(ABC):
 
     @guarded
     def sample_all_related(self, request: Request) -> Episodes:
-        """Draw episodes with the largest number of related datasets; used to measure costs."""
+        """Draw episodes with the largest number of related datasets."""
         return self.sample(replace(request, related=self.related_sets or None))
 
     @guarded

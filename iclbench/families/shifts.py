@@ -45,8 +45,8 @@ from iclbench.families.sampling import normal, orthogonal, random_signs, skewed_
 
 
 class Number(NamedTuple):
-    """The number of a kind: its default (None if the number is required), whether it must be an integer, and the
-    largest value."""
+    """The number that a kind of shift takes: its default (None if the number is required), whether it must be an
+    integer, and the largest value."""
 
     default: float | None = None
     is_integer: bool = False

@@ -72,7 +72,7 @@ class PoolParameters(FunctionParameters):
 class TaskPool(FunctionFamily):
     """Linear functions whose weights are drawn from N(0, I), or from a pool of such weights with replacement.
 
-    The next base class of a family draws weights from N(0, I).
+    A family derives from this class and then from a class that draws weights from N(0, I), such as `Linear`.
     """
 
     Parameters = PoolParameters

@@ -157,8 +157,8 @@ class EventData:
         raise DataError(f"{self.location_of(int(self.event_numbers[event]))}: {text}{start_advice}")
 
     def _remove_events(self, is_removed: Bool[np.ndarray, " events"]) -> EventData:
-        """Return these sequences without the marked events. The other gaps do not change, since removed events have
-        gaps of 0 or become the start of the observation."""
+        """Return these sequences without the events for which `is_removed` is true. The other gaps do not change, since
+        removed events have gaps of 0 or become the start of the observation."""
         cumulative = np.concatenate([[0], np.cumsum(~is_removed)])
         counts = cumulative[self.first_event + self.counts] - cumulative[self.first_event]
         is_observed = (counts > 0) | ~np.isnan(self.open_intervals)

@@ -56,7 +56,7 @@ class Filters(State):
 
 @dataclass(frozen=True)
 class KalmanFilter:
-    """The equations of the filters.
+    """The equations that advance `Filters` by one element.
 
     Attributes:
         rotation: returns the entries of A.

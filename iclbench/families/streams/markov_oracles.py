@@ -74,7 +74,8 @@ class ChainOracle(FamilyPredictor[NoSettings], Oracle):
 
 
 class BayesChain(FamilyPredictor[NoSettings]):
-    """The next token given the tokens so far and the distribution of chains; raises `UsageError` for other families."""
+    """The distribution of the next token given the tokens so far and the distribution of chains; raises `UsageError`
+    for other families."""
 
     family_class, family_name = MarkovChains, "markov"
     order = "causal"

@@ -6,7 +6,8 @@ associative recall (Arora et al. 2024, Zoology, arXiv 2312.04927). The variants 
 
 - `overwrite`: a pair may repeat the key of an earlier pair with another value, and the last value is the answer;
 - compound keys (`key_tokens = [2, 2]` with few key tokens): each token of a key is also part of other keys;
-- fuzzy recall (`key_tokens` and `value_tokens` from 1 to 3; Poli et al. 2024, MAD, arXiv 2403.17844);
+- fuzzy recall (Poli et al. 2024, MAD, arXiv 2403.17844): keys and values have different numbers of tokens (`key_tokens`
+  and `value_tokens` from 1 to 3);
 - `gap_power`: fillers between queries, as in the released code of Zoology. Every pair has one query if there is space,
   and the distances of queries from the end of the pairs follow a power law.
 

@@ -368,7 +368,7 @@ def check_varies(name: str, target: EncodedTarget) -> None:
 
 
 def list_lines(lines: Sequence[str], rest: str) -> list[str]:
-    """Return the first lines, and a line with the number of the others."""
+    """Return the first `MAX_LINES` lines and, if there are more, a line with the number of the remaining lines."""
     more = [f"{len(lines) - MAX_LINES} {rest}"] if len(lines) > MAX_LINES else []
     return [*lines[:MAX_LINES], *more]
 

@@ -1,6 +1,6 @@
 """Synthetic tables: the prior on which in-context learners for tables are trained (TabPFN).
 
-Every episode is a table with its own function. The rows of the table are the points of the episode, so models of
+Every episode is a table with a new function. The rows of the table are the points of the episode, so models of
 sequences and of sets can read them. The default prior mixes these kinds of tables:
 
 | kind | share | columns and target |
