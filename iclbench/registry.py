@@ -61,7 +61,7 @@ def backbone_builder() -> Any:
 
 
 def _import_plugin_object(target: str) -> Any:
-    """Call `import_object`, but restore torch's default dtype if the module changes it."""
+    """Call `import_object` with a fixed global state of torch. If the module changes the default dtype, restore it."""
     with import_object("iclbench.core.guard:fixed_state")():
         return import_object(target)
 
@@ -79,8 +79,9 @@ class Entry:
             same settings (`iclbench.config.codes`).
         prompts, normaliser: versions of a family's choice of frozen prompts and of its normaliser; increase them like
             `code`.
-        without_inputs: whether a family has sequences of tokens or vectors without inputs, or a backbone reads them.
-        points: the word for the points of an episode of a family.
+        without_inputs: for a family, whether its episodes are sequences of tokens or vectors without inputs. For a
+            backbone, whether it reads such sequences.
+        points: for a family, the word for the points of an episode.
     """
 
     target: str
@@ -184,7 +185,7 @@ class Registry:
     def _add(self, entries: dict[str, Entry], name: str, entry: Entry) -> None:
         other = entries.get(name)
         if other is not None and other.target == entry.target:
-            return  # the same class: keep the first entry; a built-in one has a summary and codes
+            return  # the same class: keep the first entry; a built-in entry has a summary and versions
         if other is not None:
             raise UsageError(
                 f"two packages register the {self.kind} '{name}': {other.target} ({other.package}) and "
@@ -326,8 +327,8 @@ class Backbones(Registry):
         return replace(variant, backbone=backbone.backbone, frozen={**backbone.frozen, **variant.frozen})
 
     def names_in_cards(self, name: str) -> list[str]:
-        """Return the names under which a card may list settings for a variant: the name of its backbone, then its own
-        name."""
+        """Return the names under which a card may list settings for a variant: the name of its backbone, then the
+        name of the variant."""
         return list(dict.fromkeys([self.variant(name).backbone, name]))
 
     def contradiction(self, name: str, settings: Mapping[str, Any]) -> str | None:
@@ -356,7 +357,7 @@ FAMILIES = Registry(
     {
         "linear": Entry("iclbench.families.linear:PooledLinear", "w·x with w ~ N(0, I)"),
         "sparse-linear": Entry("iclbench.families.linear:SparseLinear", "w·x with s random non-zero weights"),
-        "skewed-linear": Entry("iclbench.families.linear:SkewedLinear", "w·x, inputs with eigenvalues 1/i²"),
+        "skewed-linear": Entry("iclbench.families.linear:SkewedLinear", "w·x, input covariance with eigenvalues 1/i²"),
         "noisy-linear": Entry("iclbench.families.linear:NoisyLinear", "w·x + N(0, sigma²)"),
         "relu-network": Entry("iclbench.families.relu_network:ReluNetwork", "two-layer ReLU networks"),
         "decision-tree": Entry("iclbench.families.decision_tree:DecisionTree", "axis-aligned trees of depth 4"),
@@ -458,13 +459,15 @@ MIXERS = Registry(
         ),
         "linear-attention": Entry(
             "iclbench.layers.mixers.linear_attention:LinearAttention",
-            "linear attention, elu + 1, normalised (Katharopoulos et al. 2020)",
+            "linear attention with elu + 1 features, normalised (Katharopoulos et al. 2020)",
         ),
         "based": Entry(
             "iclbench.layers.mixers.based:Based", "linear attention with Taylor features of exp (Arora et al. 2024)"
         ),
         "retnet": Entry(
-            "iclbench.layers.mixers.retnet:RetNet", "retention: fixed decays, rotary (Sun et al. 2023)", code=2
+            "iclbench.layers.mixers.retnet:RetNet",
+            "retention: fixed decays, rotary positions (Sun et al. 2023)",
+            code=2,
         ),
         "mamba2": Entry("iclbench.layers.mixers.mamba2:Mamba2", "state-space duality (Dao and Gu 2024)"),
         "gla": Entry("iclbench.layers.mixers.gla:GLA", "gated linear attention (Yang et al. 2024)"),
@@ -495,7 +498,7 @@ MIXERS = Registry(
         "fox": Entry("iclbench.layers.mixers.fox:FoX", "softmax attention with forget gates (Lin et al. 2025)"),
         "path": Entry(
             "iclbench.layers.mixers.path:PaTH",
-            "softmax attention, Householder matrices between query and key (Yang et al. 2025)",
+            "softmax attention with Householder matrices between query and key (Yang et al. 2025)",
         ),
     },
     "iclbench.layers.mixers.mixer:Mixer",
@@ -518,12 +521,12 @@ BACKBONES = Backbones(
         ),
         "transformer": Entry(
             "iclbench.backbones.transformer:Transformer",
-            "causal, sinusoidal positions (Chan et al. 2022)",
+            "causal Transformer with sinusoidal positions (Chan et al. 2022)",
             without_inputs=True,
         ),
         "coqe": Entry(
             "iclbench.backbones.coqe:CoQE",
-            "context and query encoded separately (CoQE); no positions for numbers",
+            "context and query encoded separately (CoQE); positions only for labels",
         ),
         "mamba": Entry(
             "iclbench.backbones.mamba:Mamba",
@@ -680,7 +683,7 @@ ESTIMATORS = Estimators(
         ),
         "gp-periodic-mean": Entry(
             "iclbench.families.gaussian_processes.oracles:PeriodicMean",
-            "posterior of RBF functions, the mean of periodic ones",
+            "posterior for RBF functions, true mean for periodic functions",
         ),
         "gp-bayes-oracle": Entry(
             "iclbench.families.gaussian_processes.oracles:OracleBayes", "posterior over kernels and functions"
@@ -775,7 +778,8 @@ READERS = Registry(
 
 
 def needs_missing_inputs(backbone: str, family: str) -> bool:
-    """Return whether a built-in backbone needs inputs and the built-in family has none. Classes are not loaded."""
+    """Return whether the backbone needs inputs and the episodes of the family have none. The result is False if the
+    backbone or the family is not built in. Classes are not loaded."""
     backbone_entry, family_entry = BACKBONES.builtin_entries.get(backbone), FAMILIES.builtin_entries.get(family)
     if backbone_entry is None or family_entry is None:
         return False

@@ -1,5 +1,5 @@
-"""The list of contracts, and functions for all checks: they create example episodes, and ask for and compare
-answers."""
+"""The list of contracts, and functions that the checks share: they create example episodes, query predictors and
+compare answers."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def example_episodes(
     `dim=0`, they are streams of random vectors or tokens.
 
     With `related`, the first episode has this number of related datasets from the same function. Each later episode has
-    one fewer. The datasets differ in size.
+    one dataset fewer than the episode before it. The datasets differ in size.
     """
     generator = torch.Generator().manual_seed(seed)
     if marks is not None:
@@ -155,7 +155,8 @@ def targets_of(episodes: Episodes) -> Points:
 
 
 def different_outputs(y: Tensor, episodes: Episodes) -> Tensor:
-    """Return outputs that differ from `y` everywhere: other numbers, other labels, or later events with other marks."""
+    """Return outputs that differ from `y` everywhere: different numbers or labels, or later events with different
+    marks."""
     if episodes.classes is not None:
         return (y + 1) % episodes.classes
     if episodes.context.x.shape[-1] or y.shape[-1] != len((GAP, MARK, TIME)):

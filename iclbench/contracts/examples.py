@@ -21,9 +21,10 @@ CLASSES, MARKS, OUTPUTS = 5, 3, 2
 CONTEXT = 7
 # Number of points in the longest prompt. It exceeds `CONTEXT`, since some contracts extend or repeat contexts.
 LONGEST = 16
-# Parameter budgets to try; a backbone gets the first one that its settings can meet.
+# Parameter budgets in ascending order. A backbone gets the first budget that its settings can meet.
 BUDGETS = (4_000, 8_000, 16_000, 32_000)
-# Settings for the number of samples of latent models. They affect the time but not the size, so small values are used.
+# Settings for the number of samples of a latent variable. They affect the run time but not the number of parameters, so
+# small values are used.
 _SAMPLE_SETTINGS = ("samples", "train_samples")
 
 

@@ -33,7 +33,7 @@ _LARGEST_POINTS = 1024
 def draw(
     family: Family, episodes: int = EPISODES, points: int | None = None, seed: int = 0, **options: object
 ) -> Episodes:
-    """Sample episodes with a new generator with this seed, by default of `points_of(family)` points."""
+    """Sample episodes with a new generator with this seed. By default, each episode has `points_of(family)` points."""
     points = points_of(family) if points is None else points
     return family.sample(Request(episodes, points, torch.Generator().manual_seed(seed), **options))  # type: ignore[arg-type]
 
@@ -44,7 +44,8 @@ def points_of(family: Family, smallest: int = POINTS, are_all_sizes: bool = True
     Args:
         family: the family.
         smallest: the smallest number.
-        are_all_sizes: whether the episodes must have space for all sizes of the parameters, as in training.
+        are_all_sizes: whether episodes of this number of points must have space for all sizes in the ranges of the
+            parameters, such as all numbers of pairs of `recall`. Training requires this.
     """
     points = smallest
     while points < _LARGEST_POINTS and not family.accepts(points, "none" if are_all_sizes else f"points-{points}"):
@@ -53,7 +54,7 @@ def points_of(family: Family, smallest: int = POINTS, are_all_sizes: bool = True
 
 
 def shifts_of(family: Family) -> list[str]:
-    """Return all shifts of the family, with a number if the kind of shift takes one."""
+    """Return `none`, a shift with a number of points, and one shift of each kind of the family."""
     return [
         "none",
         Shift().with_examples(12).name,
@@ -62,7 +63,7 @@ def shifts_of(family: Family) -> list[str]:
 
 
 def combined_shifts_of(family: Family) -> list[str]:
-    """Return all pairs of shifts that can be combined, since they change different aspects."""
+    """Return combinations of two shifts, for all pairs of kinds that change different aspects."""
     kinds = family.shift_kinds.items()
     pairs = [pair for pair in combinations(kinds, 2) if not set(pair[0][1].aspects) & set(pair[1][1].aspects)]
     return ["+".join(_shift_name(name, kind) for name, kind in pair) for pair in pairs]
@@ -139,7 +140,7 @@ def the_seed_determines_the_episodes(family: Family) -> None:
     before = torch.get_rng_state()
     for shift in shifts_of(family):
         sample, repeated_sample, other_sample = (draw(family, seed=seed, shift=shift).tensors() for seed in (3, 3, 4))
-        assert sample.keys() == repeated_sample.keys(), f"{shift}: a second sample has other tensors"
+        assert sample.keys() == repeated_sample.keys(), f"{shift}: a second sample has different tensors"
         assert all(torch.equal(sample[k], repeated_sample[k]) for k in sample), (
             f"{shift}: the same seed gives different episodes"
         )
@@ -161,7 +162,7 @@ def episodes_differ_from_each_other(family: Family) -> None:
 
 
 def every_number_of_points_can_be_sampled(family: Family) -> None:
-    """Episodes with any number of points from 1 that the family accepts can be sampled, and have this number of
+    """Episodes can be sampled with every number of points that the family accepts, and they have this number of
     points."""
     for points in filter(family.accepts, (1, 2, 3, 30, points_of(family))):
         episodes = draw(family, episodes=2, points=points)
@@ -245,7 +246,7 @@ def related_datasets_change_nothing_else(family: Family) -> None:
             is_same = name.startswith("related.") or torch.equal(tensor, all_related.tensors()[name])
             assert is_same, f"related={count}: {name} differs from that with related={max_related}"
         assert fewer.related is not None and fewer.related.mask.shape == all_related.related.mask.shape, (
-            f"related={count}: related datasets have another padding than with related={max_related}"
+            f"related={count}: related datasets have different padding than with related={max_related}"
         )
         valid = fewer.related.mask
         for name in ("x", "y", "mask"):
@@ -287,7 +288,7 @@ def no_baseline_beats_a_listed_oracle(family: Family) -> None:
     """No simple baseline has an error that is smaller than an oracle's by more than four standard errors, paired by
     episode.
 
-    The error is the squared error, the negative log-likelihood for events, and the cross-entropy for labels.
+    The error is the negative log-likelihood for events, the cross-entropy for labels, and otherwise the squared error.
     """
     oracles = sorted(name for name in family.oracles if family.lists_oracle(name))
     if not oracles:
@@ -339,13 +340,13 @@ def batch_neighbours_change_no_oracle(family: Family) -> None:
 
 
 def updates_of_oracles_equal_conditioning(family: Family) -> None:
-    """A listed oracle that is updated with parts of a sequence answers as if it was conditioned on the complete
-    sequence. (For families of streams, and oracles without access to the truth.)"""
+    """After updates with the parts of a sequence, a listed oracle gives the same answers as after conditioning on the
+    complete sequence. (For families of streams, and oracles without access to the truth.)"""
     _check_oracles_of_streams(family, phases.update_equals_conditioning_on_everything)
 
 
 def _check_oracles_of_streams(family: Family, check: Callable[[Predictor, Episodes, Tolerance], None]) -> None:
-    """Check a contract of predictors for each oracle of a family of streams."""
+    """Check a contract of predictors for each listed oracle of a family of streams that does not use the truth."""
     if not family.is_stream:
         return
     count = points_of(family, are_all_sizes=False)
@@ -365,7 +366,7 @@ def _check_oracles_of_streams(family: Family, check: Callable[[Predictor, Episod
             raise AssertionError(f"{name}: {error}") from None
 
 
-# Baselines to compare an oracle with. Each is fast, and accurate for some functions.
+# Baselines with which oracles are compared. Each baseline is fast, and accurate for some functions.
 _SIMPLE_BASELINES = ("zero", "mean", "averaging", "knn-3", "least-squares", "ridge-1e-1", "lasso-1e-2", "gp-rbf")
 _SIMPLE_EVENT_BASELINES = ("poisson", "renewal", "markov-marks")
 _SIMPLE_VECTOR_BASELINES = ("zero", "mean", "last-value", "ar-2", "ar-4")

@@ -112,10 +112,11 @@ def later_points_change_nothing(predictor: Predictor, episodes: Episodes, tolera
 def _changed_answers(
     predictor: Predictor, episodes: Episodes, is_changed: Bool[Tensor, "cases N"], change_inputs: bool
 ) -> tuple[Prediction, list[Prediction]]:
-    """Return the answers, and for each case the answers with other labels (and inputs) at the changed points.
+    """Return the answers, and for each case the answers with different labels (and inputs) at the changed points.
 
-    All cases are evaluated in one batch; another contract checks that its episodes are independent. An oracle is
-    evaluated with one batch per case, because it has access to the truth of these episodes only.
+    All cases are evaluated in one batch, which requires that episodes do not affect each other (see
+    `batch_neighbours_change_nothing`). An oracle is evaluated with one batch per case, because it has access to the
+    truth of these episodes only.
     """
     size, changed_answers = len(episodes), []
     for cases in is_changed.to(episodes.context.x.device).split(
@@ -203,7 +204,8 @@ def the_two_questions_agree(predictor: Predictor, episodes: Episodes, tolerance:
 
 @contract()
 def separate_queries_are_answered(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """With `x_query`, answer n is the prediction at `x_query[:, n]`, and queries do not change later answers."""
+    """With `x_query`, answer n is the prediction at `x_query[:, n]` after n points, and queries do not change later
+    answers."""
     context = episodes.context
     queries = 2 * context.x.flip(1)
     next_answer = predictor.predict_next(context, episodes.related, x_query=queries).marginals

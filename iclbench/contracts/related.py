@@ -18,7 +18,7 @@ from iclbench.contracts.contract import (
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.predictor import Predictor
 
-# Answers that differ by at most this much count as equal.
+# Related datasets have an effect if they change answers by more than this number.
 _SMALLEST_EFFECT = 1e-6
 
 

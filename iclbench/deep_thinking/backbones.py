@@ -47,7 +47,8 @@ class ThinkingBackbone(Predictor):
         settings: settings of Deep-Thinking, with a fixed number of passes.
 
     Raises:
-        UsageError: the backbone has no such state, or the settings are defined only for language models.
+        UsageError: the backbone has no such state, it has learned positions and reads related datasets, or the settings
+            are defined only for language models.
     """
 
     order = "causal"
@@ -125,7 +126,7 @@ class ThinkingBackbone(Predictor):
 
     def _start(self, mask: Bool[Tensor, "B T"], history_length: int) -> Tensor | None:
         """Return the position of the next token. With positions=reuse, it is the number of tokens that this pass has
-        read so far; otherwise it is None, which means the position after all tokens."""
+        read so far; otherwise it is None, which means the position after all tokens of the state."""
         reuse = self.settings.positions == "reuse" and self.backbone.positions is not None
         return mask[:, history_length:].sum(1, keepdim=True) if reuse else None
 

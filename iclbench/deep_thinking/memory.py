@@ -46,7 +46,7 @@ class Memory(TensorRecord):
         return self.map(lambda t: t[:, :, t.shape[2] - length :])
 
     def followed_by(self, later: Memory) -> Memory:
-        """Append a later memory to this memory."""
+        """Return this memory followed by a later memory, in the precision of the later memory."""
         pairs = zip([*self.keys, *self.values], [*later.keys, *later.values], strict=True)
         tensors = tuple(torch.cat([a.to(b), b], dim=2) for a, b in pairs)
         return Memory(tensors[: len(self.keys)], tensors[len(self.keys) :])

@@ -16,7 +16,7 @@ from iclbench.core.settings import validate
 from iclbench.deep_thinking.settings import METHODS, MethodSettings, slots_needed
 from iclbench.store import identity
 
-# Increase this number when a method gives other answers for the same settings.
+# Increase this number if a change of the code changes the answers of a method for the same settings.
 VERSION = 1
 
 

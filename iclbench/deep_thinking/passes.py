@@ -2,15 +2,15 @@
 (Yang et al., ACL 2024, "Iterative Forward Tuning Boosts In-Context Learning in Language Models", section 3).
 
 The keys and values of the first pass are the memory, so one pass is plain ICL. Every further pass reads the same tokens
-after the memory (equation 3). It moves the memory towards its keys and values by the fraction eta, the gate (equation
-4). The query is answered from the final memory (equation 6). The weights do not change.
+after the memory (equation 3). The memory then moves towards the keys and values of this pass by the fraction eta, the
+gate (equation 4). The query is answered from the final memory (equation 6). The weights do not change.
 
 The released code (Yangjiaxi/DeepThinking, `models/meta_optimizer.py`) differs from the paper: it uses momentum 0.9,
 computes memory and updates in bfloat16, in which a step of 0.01 is often rounded to zero, and selects the best number
 of passes on the evaluation data. `setting="released"` does the same, with one exception: `core.py` of the released code
 cuts the demonstrations of GPT-2 to their last 400 tokens, while here `overlength` determines the treatment of long
-demonstrations. With `setting="paper"`, momentum is 0, the memory is in float32 for every precision of the model, and
-the number of passes is fixed or selected on a development split.
+demonstrations. With `setting="paper"`, momentum is 0 by default, the memory is in float32 even if the model has a lower
+precision, and the number of passes is fixed or selected on a development split.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def think(read: Callable[[Memory | None], Memory], settings: DeepThinking, passe
     """Yield the memory after 1, 2, ..., `passes` passes.
 
     Args:
-        read: function that reads the demonstrations after a memory, or None for no memory, and returns their keys and
-            values.
+        read: function that reads the demonstrations after a memory (without a memory if it is None) and returns their
+            keys and values.
         settings: gate, momentum and precision.
         passes: number of passes T.
     """

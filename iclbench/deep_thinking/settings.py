@@ -85,7 +85,8 @@ class DeepThinking(MethodSettings):
     """Settings of Deep-Thinking.
 
     Attributes:
-        eta: gate, the fraction of the distance by which the memory moves towards each pass; with 0 it does not change.
+        eta: gate, the fraction of the distance by which the memory moves towards the keys and values of each pass; with
+            0, the memory does not change.
         passes: number of forward passes over the demonstrations, T in the paper; 1 is plain ICL. `dev`: the best of 1
             to `max_passes` on a development split; `best`: the best on the evaluation data (only with
             setting=released).
@@ -166,9 +167,9 @@ def _as_text(value: object) -> str:
 
 
 def slots_needed(demonstrations: int, query: int, passes: int) -> int:
-    """Return the number of slots of the longest forward pass. From the second pass on, a pass has the demonstrations
-    twice. Both copies count even if positions are reused, because the masks of some architectures limit the number of
-    slots.
+    """Return the number of slots of the longest forward pass. From the second pass on, a pass needs slots for two
+    copies of the demonstrations: the memory, and the tokens that it reads. Both copies count even if positions are
+    reused, because the masks of some architectures limit the number of slots.
 
     Args:
         demonstrations: number of tokens of the demonstrations.

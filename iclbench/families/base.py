@@ -43,8 +43,8 @@ class Evaluator:
         group_size: number of consecutive episodes that count as one. A group is right only if the answers to all its
             episodes are right.
         answer_source: what determines the right answer: `context` (methods that are fitted on the context are then
-            references), `weights` (only training data contain the answer) or `either` (both suggest an answer, and
-            the test shows which of the two a model gives).
+            references), `weights` (only training data contain the answer) or `either` (both suggest an answer, and the
+            test shows which of the two answers a model gives).
     """
 
     chance: float
@@ -80,7 +80,7 @@ class Family(ABC):
 
     Attributes:
         Parameters: the settings that a task card may set.
-        y_dim: output dimensions (regression).
+        y_dim: number of output dimensions (regression).
         classes: number of classes, None for regression.
         marks: number of marks if episodes are event sequences (`iclbench.core.events`); None for other families.
         is_stream: whether episodes are sequences of tokens or vectors without inputs.
@@ -200,7 +200,8 @@ class Family(ABC):
 
     @property
     def trained_data(self) -> str | None:
-        """Fingerprint of the data that the run was trained on; None if the current data are the same."""
+        """Fingerprint of the data that the run was trained on; None if the current data are the same or if no
+        fingerprint is stored."""
         fingerprint = self.learned.get("fingerprint")
         return None if fingerprint is None or fingerprint == self.training_fingerprint else str(fingerprint)
 
@@ -209,8 +210,8 @@ class Family(ABC):
         """Parse the name of a shift of this class. All families have `none` and `points-N`.
 
         Raises:
-            UsageError: the class has no such kind (the message lists its kinds), or two parts of the name exclude each
-                other.
+            UsageError: the class has no such kind (the message lists its kinds), a number is missing or not valid, or
+                two parts of the name set the same aspect of an episode.
         """
         return Shift.parse(name, cls.shift_kinds)
 
@@ -272,7 +273,8 @@ class Family(ABC):
         return self
 
     def evaluators(self) -> dict[str, Evaluator]:
-        """Return the tests of this family by name. They are run in addition to the evaluation on its own episodes."""
+        """Return the tests of this family by name. They are run in addition to the evaluation on episodes of the
+        family."""
         return {}
 
     def check_test(self, evaluator: str) -> None:
@@ -333,7 +335,7 @@ class Family(ABC):
 
     @guarded
     def sample_all_related(self, request: Request) -> Episodes:
-        """Draw episodes with the largest number of related datasets; used to measure costs."""
+        """Draw episodes with the largest number of related datasets."""
         return self.sample(replace(request, related=self.related_sets or None))
 
     @guarded
@@ -345,7 +347,7 @@ class Family(ABC):
 
 
 class FunctionParameters(BaseSettings):
-    """Parameters shared by all function classes."""
+    """Parameters that all families of functions share."""
 
     dim: Annotated[int, Field(gt=0, le=10_000)] = 20
 

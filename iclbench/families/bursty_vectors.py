@@ -2,9 +2,9 @@
 
 The items of `bursty` are images, which need an encoder and hours of training. Here, items are vectors (Reddy 2024, The
 mechanistic basis of data dependence and abrupt learning in an in-context classification task, arXiv 2312.03002, section
-2): a small model learns the task in minutes, and the number of classes determines whether it learns in context or in
-weights. There are K classes with means mu_k ~ N(0, I / D) and L labels; class k has the label k mod L. An item of a
-class is (mu_k + eps z) / sqrt(1 + eps²) with z ~ N(0, I / D).
+2): a small model learns the task in minutes, and the number of classes determines whether it learns to read the labels
+in context or memorises them in its weights. There are K classes with means mu_k ~ N(0, I / D) and L labels; class k has
+the label k mod L. An item of a class is (mu_k + eps z) / sqrt(1 + eps²) with z ~ N(0, I / D).
 
 With probability `p_bursty` a training sequence is bursty: its context has `copies` items of each of some classes, in
 random order, and the query is another item of one of these classes. Otherwise the classes of all items are independent.
@@ -13,12 +13,12 @@ Classes are drawn with Zipf weights, p ~ 1/rank^alpha, with replacement. The tes
 - `icl`: four items of each of two new classes, with two different random labels;
 - `icl_paired`: each `icl` sequence is followed by the same sequence with the labels exchanged. The pair counts as one
   episode and is right only if both answers are;
-- `flip`: as `icl`, but with two trained classes whose labels are exchanged. The label in the context is
-  right, and the label in the weights is wrong;
+- `flip`: as `icl`, but with two trained classes whose labels are exchanged. The label in the context is right, and the
+  label in the weights is wrong;
 - `iwl`: no item in context has the class of the query.
 
-Two details differ from the released code. It draws new classes from a set of 128 classes; here, every sequence has its
-own new classes. It represents labels as vectors; here, the backbone embeds the labels.
+Two details differ from the released code. It draws new classes from a set of 128 classes; here, new classes are drawn
+for every sequence. It represents labels as vectors; here, the backbone embeds the labels.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ class BurstyVectors(Family):
         split, means = self._classes(generator.device)
         n_labels = self.parameters.labels
         first = split.labels_by_rank[split.zipf((episodes, 1), generator)]
-        # The second class is drawn uniformly from the classes with another label, since Zipf weights would need a
-        # normaliser for every label.
+        # The label of the second class is drawn uniformly from the other labels, and the class uniformly from the
+        # classes with this label. Zipf weights would need a normaliser for every label.
         offset = torch.randint(1, n_labels, (episodes, 1), generator=generator, device=generator.device)
         second_label = (first + offset) % n_labels
         counts = (self.parameters.classes - second_label - 1) // n_labels + 1  # classes of this label

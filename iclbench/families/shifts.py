@@ -1,10 +1,10 @@
-"""Named changes of the distribution at evaluation, and how they combine.
+"""Shifts: named changes of the distribution at evaluation, and the rules for combining them.
 
 A shift consists of parts joined by `+`, in any order: `noisy-1`, `isotropic+noisy-1`, `orthants+points-160`. A part is
-a kind and, for some kinds, a number in a normal form: `noisy` and `noisy-1.0` are both `noisy-1`. Every kind sets some
-aspects of an episode. Parts combine if no two of them set the same aspect. A family lists its kinds in the order in
-which they take effect, which is also their order in the name of the shift (`Shift.name`). `points-N` applies to all
-families: the caller draws N context examples instead of the trained number.
+a kind and, for some kinds, a number. The normal form of both `noisy` and `noisy-1.0` is `noisy-1`. Every kind sets some
+aspects of an episode. Parts can be combined if no two of them set the same aspect. A family lists its kinds in the
+order in which they take effect, which is also their order in the name of the shift (`Shift.name`). `points-N` applies
+to all families: the caller draws N context examples instead of the trained number.
 
 The kinds of function families are listed here (Garg et al. 2022, section 4; Grazzi et al. 2024, figures 1 and 9). They
 change inputs and labels, not the functions. The papers evaluate all of them on inputs from N(0, I), even for models
@@ -45,8 +45,8 @@ from iclbench.families.sampling import normal, orthogonal, random_signs, skewed_
 
 
 class Number(NamedTuple):
-    """The number of a kind: its default (None if the number is required), whether it must be an integer, and the
-    largest value."""
+    """The number that a kind of shift takes: its default (None if the number is required), whether it must be an
+    integer, and the largest value."""
 
     default: float | None = None
     is_integer: bool = False
@@ -58,10 +58,10 @@ class Kind:
     """A kind of shift.
 
     Attributes:
-        aspects: the aspects of an episode that the kind sets, in words. Two kinds that set the same aspect do not
-            combine.
+        aspects: the aspects of an episode that the kind sets, in words. Two kinds that set the same aspect cannot be
+            combined.
         number: the number of the kind; None if it has no number.
-        related_from: the process of the related datasets, if the kind sets it.
+        related_from: name of the process of the related datasets; None if the kind does not change it.
     """
 
     aspects: tuple[str, ...]

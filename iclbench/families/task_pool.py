@@ -1,12 +1,12 @@
 """Pools of truths: families whose training episodes take one of a fixed number of functions.
 
-Raventós et al. 2023 (arXiv 2306.15063) train on M linear functions. Models with small M approach the posterior mean
-over the pool (the discrete minimum-mean-squared-error estimator, dMMSE), and models with large M approach ridge
-regression, the answer for new functions.
+Raventós et al. 2023 (arXiv 2306.15063) train on M linear functions. Models trained with a small M approach the
+posterior mean over the pool (the discrete minimum-mean-squared-error estimator, dMMSE), and models trained with a large
+M approach ridge regression, which is Bayes-optimal for new functions.
 
-The pool is drawn once, from its own seed, so all models and seeds share it. The shift `none` is the distribution of the
-training, which is the pool. The shift `fresh` draws new truths, none of which is in the pool. Without a pool, both draw
-new truths.
+The pool is drawn from a separate seed, so runs of all models and seeds share it. Under the shift `none`, truths are
+drawn from the pool, as in training. The shift `fresh` draws new truths, none of which is in the pool. Without a pool,
+new truths are drawn in both cases.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class PoolParameters(FunctionParameters):
 class TaskPool(FunctionFamily):
     """Linear functions whose weights are drawn from N(0, I), or from a pool of such weights with replacement.
 
-    The next base class of a family draws weights from N(0, I).
+    A family derives from this class and then from a class that draws weights from N(0, I), such as `Linear`.
     """
 
     Parameters = PoolParameters
@@ -109,8 +109,8 @@ class TaskPool(FunctionFamily):
         return 1.0
 
     def pool_under(self, shift: str) -> tuple[Float[Tensor, "M Dx"] | None, float]:
-        """Return the weights of the pool, in double precision, and the standard deviation of the noise in the labels
-        under a shift.
+        """Return the weights of the pool under a shift, in double precision, and the standard deviation of the label
+        noise. Both are in the units of the labels.
         """
         parsed = self.parse_shift(shift)
         noise = self.label_noise(parsed)

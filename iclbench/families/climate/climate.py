@@ -1,12 +1,13 @@
 """Synthetic temperatures over central Europe, with related datasets that share the kernel of the weather.
 
-Use this family if the files of `iclbench.families.climate.era5` are not available; both have the same inputs, patches
-and sizes. A temperature is the sum of a fixed climate, which depends on a built-in elevation map, and weather, a
-Gaussian field whose kernel is drawn per episode (`iclbench.families.climate.weather`). Context and targets are points
-of one field, and every related dataset is from another field with the same kernel. Related datasets therefore give
-information only about the parameters of the kernel: the lengthscales in space and time and the amplitude, which are
-log-uniform. The patches of an episode are so distant in time that the correlation between their fields would be less
-than 1e-6, so the fields are drawn independently. All temperatures, including the targets, are noisy.
+Use this family if the files of `iclbench.families.climate.era5` are not available; the two families have the same
+inputs, patches and sizes. A temperature is the sum of a fixed climate, which depends on a built-in elevation map, and
+weather, a Gaussian field whose kernel is drawn per episode (`iclbench.families.climate.weather`). Context and targets
+are points of one field, and every related dataset is from another field with the same kernel. Related datasets
+therefore give information only about the parameters of the kernel: the lengthscales in space and time and the
+amplitude, which are log-uniform. The patches of an episode are so distant in time that the correlation between their
+fields would be less than 1e-6, so the fields are drawn independently. All temperatures, including the targets, are
+noisy.
 
 Frozen prompts are stratified by the three parameters of the kernel and by context size; training episodes are
 independent. Errors are not divided by a normaliser, since temperatures are standardised by the mean and standard

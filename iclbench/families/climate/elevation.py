@@ -6,8 +6,8 @@ The map is a plain of 200 m plus ridges minus troughs. A ridge or trough is a se
 
 Valleys cut through the ridges: the sum of the ridges is multiplied by 1 + 0.3 sin(2 pi e / 160) sin(2 pi n / 130),
 where e and n are the distances in km to the east and north of 42 N, 8 E. Cells with negative heights are sea. The
-segments approximate the Alps, the Carpathians and the other ranges and seas of the region, with the heights of averages
-over half-degree cells (at most 2.9 km).
+segments approximate the Alps, the Carpathians and the other ranges and seas of the region. Heights are similar to
+averages over half-degree cells (at most 2.9 km).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Episodes that are patches of a region in space and time (ICICL-TNP, section 5.3 and appendix G.3).
 
-A patch has 10 x 10 cells of half a degree at three times with steps of six hours. It has at most N = 300 points, and
-fewer if some of its cells are sea. x = (time, latitude, longitude, elevation) and y = temperature. The context has
-N_c ~ U{N/100 .. N/3} of the N points of the patch; the other points, or `targets` random ones of them, are targets.
+By default, a patch has 10 x 10 cells of half a degree at three times with steps of six hours. It has at most N = 300
+points, and fewer if some of its cells are sea. x = (time, latitude, longitude, elevation) and y = temperature. The
+context has N_c ~ U{N/100 .. N/3} of the N points of the patch; the other points, or `targets` random ones of them, are
+targets.
 
 Related datasets contain the same cells at other times. The paper is inconsistent about their sizes: its appendix G.3
 has U{N/3 .. N}, which is the default, and its section 5.3 has U{N/100 .. N/5} (`related_sizes = "section"`).
@@ -204,7 +205,7 @@ class Patches(Family):
         return coordinates
 
     def _origin(self, start: Int[Tensor, "*B"]) -> Int[Tensor, "*B"]:
-        """The hour of the year at which the clock starts."""
+        """Return the hour of the year that is subtracted from input times."""
         return STEP_HOURS * start if self.parameters.clock == "patch" else torch.zeros_like(start)
 
     def sample(self, request: Request) -> Episodes:

@@ -33,7 +33,7 @@ _SOURCE = (
     "WFDE5 in the Climate Data Store (doi.org/10.24381/cds.20d54e34): near-surface air temperature and grid-point "
     "altitude, reference data set CRU"
 )
-# Range of near-surface temperatures on Earth in K. Values outside this range have another unit.
+# Range of near-surface temperatures on Earth in K. Values outside this range are in another unit.
 _COLDEST, _HOTTEST = 150.0, 350.0
 # Larger values count as missing, even if a file does not declare 1e20, the fill value of WFDE5.
 _FILL_THRESHOLD = 1e19

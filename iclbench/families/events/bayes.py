@@ -53,7 +53,8 @@ class BayesEventsSettings(BaseSettings):
 
 
 class BayesEvents(FamilyPredictor[BayesEventsSettings]):
-    """The posterior predictive distribution, averaged over all processes; raises `UsageError` for other families."""
+    """The distribution of the next event, averaged over the posterior of processes; raises `UsageError` for other
+    families."""
 
     Settings = BayesEventsSettings
     family_class, family_name = PointProcess, "point-process"
@@ -94,7 +95,7 @@ class BayesEvents(FamilyPredictor[BayesEventsSettings]):
         rows_by_kind = {kind: processes.kind == kind for kind in processes.kind.unique().tolist()}
         processes_by_kind = {kind: processes[rows] for kind, rows in rows_by_kind.items()}
         valid = points.mask & (points.y[..., MARK] >= 0)
-        # The shortest gap after the shift has scaled the times.
+        # The smallest possible gap. The shift scales it like all times.
         shortest_gap = SHORTEST_GAP * self.family.parse_shift(self.facts.shift).value("time-scale", 1.0)
         gaps = points.y[..., GAP].double().clamp(min=shortest_gap).masked_fill(~valid, 1)
         marks = marks_of(points.y).masked_fill(~valid, 0)

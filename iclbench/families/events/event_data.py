@@ -34,7 +34,7 @@ class EventData:
         open_intervals: time of observation after the last event of every sequence; NaN if the observation ends with
             this event.
         mark_count: number of marks K.
-        location_of: a function that describes the position in the file of an event, given its number.
+        location_of: a function that describes the position of an event in the file, given the number of the event.
         event_numbers: numbers of the events, counted over all sequences of the file.
         sequence_numbers: numbers of the sequences in the file.
     """
@@ -84,7 +84,7 @@ class EventData:
 
     @cached_property
     def is_first(self) -> Bool[np.ndarray, " events"]:
-        """Whether events are the first of their sequence."""
+        """Whether each event is the first event of its sequence."""
         is_first = np.zeros(len(self.gaps), dtype=bool)
         is_first[self.first_event[self.counts > 0]] = True
         return is_first
@@ -106,12 +106,12 @@ class EventData:
 
         Args:
             ties: treatment of events at the same time or at the start of the observation. `refuse` raises an error.
-                `keep-first` retains the first event of each time, and none at the start; sequences that then have
-                neither events nor an open interval are removed. `spread` moves m such events to equal distances within
-                one step of the clock (the smallest positive gap of the file) and preserves their order.
+                `keep-first` retains the first event of each time, and removes events at the start; sequences that then
+                have neither events nor an open interval are removed. `spread` moves m such events to equal distances
+                within one step of the clock (the smallest positive gap of the file) and preserves their order.
 
         Raises:
-            DataError: times decrease, or events are tied and `ties` is `refuse`.
+            DataError: times decrease; events are tied and `ties` is `refuse`; or all gaps are 0 and `ties` is `spread`.
         """
         self._raise_if_any(self.gaps < 0, "the gap to {before} is {gap:g}; times must increase")
         is_tied = self.gaps == 0
@@ -157,8 +157,8 @@ class EventData:
         raise DataError(f"{self.location_of(int(self.event_numbers[event]))}: {text}{start_advice}")
 
     def _remove_events(self, is_removed: Bool[np.ndarray, " events"]) -> EventData:
-        """Return these sequences without the marked events. The other gaps do not change, since removed events have
-        gaps of 0 or become the start of the observation."""
+        """Return these sequences without the events for which `is_removed` is true. The other gaps do not change, since
+        removed events have gaps of 0 or become the start of the observation."""
         cumulative = np.concatenate([[0], np.cumsum(~is_removed)])
         counts = cumulative[self.first_event + self.counts] - cumulative[self.first_event]
         is_observed = (counts > 0) | ~np.isnan(self.open_intervals)

@@ -44,7 +44,8 @@ class PackedSequences:
         """Pack sequences with times divided by `scale`.
 
         Raises:
-            DataError: a gap is out of range for float32, or float32 rounds most times to the previous time.
+            DataError: a gap or an open interval is out of range for float32, or float32 rounds most times to the
+                previous time.
         """
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             gaps = (data.gaps / scale).astype(np.float32)

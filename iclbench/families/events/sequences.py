@@ -45,7 +45,7 @@ from iclbench.families.request import Request
 Part = Literal["train", "validation", "test"]
 # Shares of the training and validation sequences; the other sequences are evaluated.
 _TRAINING_SHARE, _VALIDATION_SHARE = 0.6, 0.2
-# With fewer sequences a part would be empty.
+# Smallest number of sequences. With fewer sequences, the training, validation or evaluation part would be empty.
 _MIN_SEQUENCES = 5
 # The largest allowed ratio of the median first gap to the median gap between events.
 _MAX_FIRST_GAP_RATIO = 1000

@@ -61,9 +61,9 @@ _CEILING_INDEPENDENT = {"targets", "max_related", "related_points", "per_batch"}
 
 
 class GPParameters(BaseSettings):
-    """Parameters of Gaussian processes: `lengthscale` is the log-uniform range; `ood_lengthscale` is the wider range of
-    the shift of that name; `context_low` is the smallest context; `related_points` are the sizes of the smallest and
-    largest related dataset."""
+    """Parameters of Gaussian processes: `lengthscale` is the range of the log-uniform lengthscale; `ood_lengthscale` is
+    the wider range of the shift `ood-lengthscale`; `context_low` is the smallest context size; `related_points` is the
+    range of the sizes of related datasets."""
 
     kernels: tuple[Literal["rbf", "periodic"], ...] = Field(default=("rbf", "periodic"), strict=False, min_length=1)
     lengthscale: tuple[Lengthscale, Lengthscale] = Field(default=(0.25, 4.0), strict=False)
@@ -141,7 +141,7 @@ class KernelPrior:
 
 @dataclass(frozen=True)
 class Process:
-    """Kernel and lengthscale of every episode, and the shortest possible lengthscale."""
+    """The kernel and the lengthscale of every episode, and the smallest lengthscale that can be drawn."""
 
     kernel: Int[Tensor, " B"]
     lengthscale: Float[Tensor, " B"]

@@ -30,7 +30,7 @@ LAMBDA = math.log(2)
 TOLERANCE = 5e-10
 # The distance in lengthscales at which an RBF kernel falls below the tolerance.
 REACH = math.sqrt(-2 * math.log(TOLERANCE))
-# Terms of the periodic kernel after the constant; the remainder is 4e-10.
+# Number of terms of the periodic kernel after the constant; the remainder is 4e-10.
 HARMONICS = 10
 
 

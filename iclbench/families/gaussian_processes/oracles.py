@@ -136,7 +136,7 @@ class BayesSettings(BaseSettings):
 
 
 class OracleBayes(_GPOracle[BayesSettings]):
-    """The posterior predictive distribution given context and related datasets, averaged over all kernels."""
+    """The predictive distribution given context and related datasets, averaged over the posterior of kernels."""
 
     Settings = BayesSettings
     heads = ("mixture",)

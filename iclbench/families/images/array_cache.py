@@ -1,4 +1,5 @@
-"""A file cache for arrays that take long to compute, in the user's cache folder or, if that fails, next to the data.
+"""A file cache for arrays that take a long time to compute, in the user's cache folder or, if that fails, next to the
+data.
 
 The name of a file includes a hash of the source of the array, so cached arrays are never out of date. An array is
 recomputed if its file cannot be read, and it is not cached if no file can be written.

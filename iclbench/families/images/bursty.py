@@ -66,7 +66,7 @@ class Sequences(NamedTuple):
     Attributes:
         classes: index of each image's class in the split; in training, this is also its label.
         labels: label of each image in the sequence.
-        drawings: index of each image's drawing in its class.
+        drawings: index of each image's drawing among the drawings of its class.
         choices: the allowed labels.
     """
 
@@ -197,8 +197,8 @@ class Bursty(Family):
             case "icl_paired":
                 sequences = self._with_exchanged_labels(self._icl(pair_count(episodes), generator))
             case "flip":
-                # The two classes differ, since the trained label of a single class would be right both in context and
-                # in weights.
+                # The two classes differ, since the trained label of a single class would be the answer both in context
+                # and in weights.
                 pair = self.split(generator.device).labels_by_rank[self._pair(episodes, generator, are_different=True)]
                 sequences = self._two_class_sequences(pair, pair.flip(1), self.parameters.train_drawings, generator)
             case _:

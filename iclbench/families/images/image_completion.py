@@ -1,4 +1,4 @@
-"""Image completion: intensities as a function of pixel coordinates, observed at some random pixels.
+"""Image completion: intensities are a function of pixel coordinates and are observed at some random pixels.
 
 Two protocols define the numbers of observed pixels among P pixels:
 

@@ -19,7 +19,7 @@ class ProbeTarget(TensorRecord):
 
     Attributes:
         values: tokens, or vectors of K numbers.
-        is_defined: whether each episode has a value.
+        is_defined: whether the quantity is defined in each episode.
     """
 
     values: Int[Tensor, " B"] | Float[Tensor, "B K"]

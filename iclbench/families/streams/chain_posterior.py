@@ -34,7 +34,7 @@ class ChainPrior(NamedTuple):
 def posterior_rows(
     tokens: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"], order: int, classes: int, prior: ChainPrior
 ) -> Float[Tensor, "B P K"]:
-    """Return the probabilities of the token after each prefix, in float64.
+    """Return the distribution of the next token after each prefix, in float64.
 
     Args:
         tokens: the sequences.

@@ -1,8 +1,9 @@
 """Kalman filters for noisy rotations in the plane whose first coordinate is observed with noise (Kalman 1960).
 
-For x' = A x + q w with A = [[a, -b], [b, a]] and y = x_1 + r v, a filter contains the exact mean and covariance of the
-state at the next element, given the elements so far. Several systems per episode are filtered at once. The covariances
-do not depend on the elements, so they are computed only once for systems that all episodes share.
+For x' = A x + q w with A = [[a, -b], [b, a]] and y = x_1 + r v, where w and v are standard normal, a filter contains
+the exact mean and covariance of the state at the next element, given the elements so far. Several systems per episode
+are filtered at once. The covariances do not depend on the elements, so they are computed only once for systems that all
+episodes share.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Filters(State):
 
     @classmethod
     def initial(cls, episodes: int, systems: int, device: torch.device) -> Filters:
-        """Return the filters of x_0 ~ N(0, I)."""
+        """Return the filters before the first element, whose state is x_0 ~ N(0, I)."""
         zeros = torch.zeros(episodes, systems, dtype=torch.float64, device=device)
         return cls(
             torch.zeros(episodes, dtype=torch.long, device=device),
@@ -55,7 +56,7 @@ class Filters(State):
 
 @dataclass(frozen=True)
 class KalmanFilter:
-    """The equations of the filters.
+    """The equations that advance `Filters` by one element.
 
     Attributes:
         rotation: returns the entries of A.
@@ -88,7 +89,7 @@ class KalmanFilter:
         yield filters
 
     def after(self, filters: Filters, points: Points) -> Filters:
-        """Return the filters after these elements."""
+        """Return the filters after these further elements."""
         *_, last = self.filtered(filters, points)
         return replace(last, covariance=last.covariance.expand(len(points), -1, -1))
 
@@ -126,5 +127,5 @@ def _where(condition: Bool[Tensor, " B"], changed: Filters, unchanged: Filters) 
     """Return the changed filters for the episodes in which the condition is true, and the unchanged filters for the
     others."""
     pairs = zip(changed.tensors().values(), unchanged.tensors().values(), strict=True)
-    chosen = iter([torch.where(condition.reshape(-1, *[1] * (a.dim() - 1)), a, b) for a, b in pairs])
-    return changed.map(lambda _: next(chosen))
+    tensors = iter([torch.where(condition.reshape(-1, *[1] * (a.dim() - 1)), a, b) for a, b in pairs])
+    return changed.map(lambda _: next(tensors))

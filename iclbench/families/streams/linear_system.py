@@ -46,10 +46,10 @@ SYSTEM_KINDS = {
 
 
 class LinearSystemParameters(BaseSettings):
-    """Ranges (smallest, largest) of the systems, and standard deviations of the noise.
+    """Ranges (smallest, largest) of the parameters of systems, and standard deviations of the noise.
 
     Attributes:
-        radius: range of rho, the factor by which a state shrinks in a step.
+        radius: range of rho, the factor by which a step multiplies the length of a state.
         angle: range of theta, the angle by which a state rotates in a step.
         process_noise: standard deviation q of the noise of each coordinate of a state.
         observation_noise: standard deviation r of the noise of an element.
@@ -71,7 +71,8 @@ class LinearSystemParameters(BaseSettings):
 
 @dataclass(frozen=True)
 class SwitchedSystems(TensorRecord):
-    """The system of every episode and the system that replaces it. Without the shift `switch`, both are equal.
+    """The system of every episode and the system that replaces it. Without the shift `switch`, the two systems are
+    equal.
 
     Attributes:
         radius, angle: rho and theta.

@@ -65,7 +65,7 @@ class _SystemOracle(FamilyPredictor[_Settings], abstract=True):
 
     @abstractmethod
     def _kalman_filter(self, state: SystemState) -> KalmanFilter:
-        """Return the filter of the systems of these episodes."""
+        """Return the Kalman filter for the systems of these episodes."""
 
     @abstractmethod
     def _next_element(self, filters: Filters, std: Float[Tensor, "#B S"], dtype: torch.dtype) -> Prediction:

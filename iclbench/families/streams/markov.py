@@ -1,11 +1,10 @@
 """Markov chains of tokens, with another chain in every episode.
 
 The rows of the transition matrix of an episode have a Dirichlet distribution with all parameters `concentration`. In a
-chain of order m the row depends on the last m tokens, as in Edelman et al. (2024, arXiv 2402.11004). The first m
-tokens are uniform, which is our choice: with a stationary start, counts would not be the exact Bayesian prediction.
-Before every token, a new chain replaces the chain with probability `switch`. Nothing
-marks a switch, and the last tokens of the old chain are the first context of the new chain. Models have to infer the
-chain from the tokens.
+chain of order m, the row depends on the last m tokens, as in Edelman et al. (2024, arXiv 2402.11004). We draw the first
+m tokens uniformly: with a stationary start, a prediction from counts would not be exactly Bayesian. Before every token,
+with probability `switch`, the chain is replaced by a new chain. Switches are not marked, and the last tokens of the old
+chain are the first context of the new chain. Models have to infer the chain from the tokens.
 """
 
 from __future__ import annotations
@@ -57,10 +56,10 @@ class MarkovChains(StreamFamily):
     """Sequences of tokens; the question is `next`.
 
     `truth["rows"]` contains the distribution of each token, and of one further token, given the chain in force and the
-    tokens before it. `truth["is_switch"]` marks the tokens before which a new chain replaced the chain.
+    tokens before it. `truth["is_switch"]` marks the tokens before which the chain was replaced.
 
     Shifts: `concentration-C` sets the parameter of the rows, and `switch-P` sets the probability of a switch. The first
-    chain of an episode depends neither on the length of the sequence nor on the probability of a switch.
+    chain of an episode does not depend on the length of the sequence or on the probability of a switch.
     """
 
     Parameters = MarkovParameters

@@ -1,4 +1,5 @@
-"""Exact predictors for Markov chains: one is given the chain, the other only the tokens and the distribution of chains.
+"""Exact predictors for Markov chains. `oracle-chain` has access to the chain, and `oracle-bayes-chain` only to the
+tokens and the distribution of chains.
 
 `oracle-chain` has access to the chain in force at every token, so models that infer the chain cannot reach its score.
 With switches, it also has access to the times at which chains are replaced.
@@ -73,7 +74,8 @@ class ChainOracle(FamilyPredictor[NoSettings], Oracle):
 
 
 class BayesChain(FamilyPredictor[NoSettings]):
-    """The next token given the tokens so far and the distribution of chains; raises `UsageError` for other families."""
+    """The distribution of the next token given the tokens so far and the distribution of chains; raises `UsageError`
+    for other families."""
 
     family_class, family_name = MarkovChains, "markov"
     order = "causal"

@@ -50,8 +50,8 @@ def running_products(tokens: Int[Tensor, "B N"], objects: int) -> Int[Tensor, "B
 def word_distributions(generators: list[int], length: int, objects: int) -> Float[Tensor, "length_and_1 K"]:
     """Return the distributions of the products of 0, 1, ..., `length` independent uniform generators, in float64."""
     table = multiplication_table(objects, torch.device("cpu"))
-    # Element a is the product of its predecessors under the generators and these generators. Each generator permutes
-    # the elements, so its column of the table, sorted, lists the predecessors.
+    # The predecessor of element a under a generator is the element whose product with the generator is a.
+    # Multiplication by a generator permutes the elements, so `argsort` of its column of the table gives predecessors.
     predecessors = table[:, generators].argsort(0)
     rows = [torch.zeros(len(table), dtype=torch.float64)]
     rows[0][IDENTITY] = 1

@@ -6,7 +6,8 @@ associative recall (Arora et al. 2024, Zoology, arXiv 2312.04927). The variants 
 
 - `overwrite`: a pair may repeat the key of an earlier pair with another value, and the last value is the answer;
 - compound keys (`key_tokens = [2, 2]` with few key tokens): each token of a key is also part of other keys;
-- fuzzy recall (`key_tokens` and `value_tokens` from 1 to 3; Poli et al. 2024, MAD, arXiv 2403.17844);
+- fuzzy recall (Poli et al. 2024, MAD, arXiv 2403.17844): keys and values have different numbers of tokens (`key_tokens`
+  and `value_tokens` from 1 to 3);
 - `gap_power`: fillers between queries, as in the released code of Zoology. Every pair has one query if there is space,
   and the distances of queries from the end of the pairs follow a power law.
 
@@ -125,7 +126,7 @@ class Recall(StreamFamily):
     """Tokens of pairs and queries; the question is `next`, and only values of queries are scored.
 
     Tokens 0 to `keys` - 1 are keys, the next `values` tokens are values, and the last token is the filler.
-    `truth["pairs"]` is the number of pairs.
+    `truth["pairs"]` contains the number of pairs of each episode.
 
     Shifts: with `pairs-N` all episodes have N pairs; `overwrite-P` sets the probability that a pair repeats a key.
     """
@@ -264,7 +265,7 @@ class Recall(StreamFamily):
     def _different_keys(
         self, shape: tuple[int, int], generator: torch.Generator
     ) -> tuple[Int[Tensor, "B P Lk"], Int[Tensor, "B P"]]:
-        """Draw different keys for each episode. Return them and their numbers of tokens."""
+        """Draw keys that are all different within an episode. Return them and their numbers of tokens."""
         (shortest, longest), size = self.parameters.key_tokens, self.parameters.keys
         if shortest == longest and size**longest < _SORTED_BELOW * shape[1] ** 2:
             uniform = torch.rand((shape[0], size**longest), generator=generator, device=generator.device)
@@ -286,8 +287,8 @@ class Recall(StreamFamily):
 
 
 def numbers_of_pairs(pairs: tuple[int, int], shift: Shift, points: int, length: int) -> tuple[int, int]:
-    """Return the smallest and the largest number of pairs in sequences of `points` elements: the numbers of the task or
-    the shift that leave space for a query after the pairs.
+    """Return the smallest and the largest number of pairs in sequences of `points` elements: the numbers that the task
+    or the shift allows and that leave space for a query after the pairs.
 
     Args:
         pairs: the range of the task.
@@ -324,7 +325,7 @@ def _requested_numbers(pairs: tuple[int, int], shift: Shift) -> tuple[int, int]:
 
 
 def _no_space(smallest: int, needed: int, shift: Shift, points: int, length: int) -> UsageError:
-    """Return the error about `needed` pairs that do not fit, with advice."""
+    """Return an error for the case that `needed` pairs do not fit. The message contains advice."""
     shortest, space = (needed + 1) * length, points // length - 1
     if not shift.parts:
         advice = f"set task.points={shortest - 1}"

@@ -1,5 +1,5 @@
-"""Exact oracles of the recall families: the value after the last earlier occurrence of the key or, for vectors, the
-value of the nearest earlier key."""
+"""Exact oracles of the recall families: they predict the value after the last earlier occurrence of the key or, for
+vectors, the value of the nearest earlier key."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class RecallOracle(_RecallOracle):
                 code[:, i] = torch.where(is_key[:, i], key_code, torch.where(is_value[:, i], previous, 0))
                 offset[:, i] = torch.where(is_value[:, i], steps + 1, 0)
             index = torch.arange(y.shape[1] - 1, device=y.device)
-            before = slice(0, -1)  # the tokens that are followed by another one
+            before = slice(0, -1)  # the tokens that are followed by another token
             same = (code[:, before, None] == code[:, None, before]) & (code[:, before, None] > 0)
             same &= offset[:, before, None] == offset[:, None, before]
             same &= is_value[:, None, 1:] & (index < index.unsqueeze(1))

@@ -39,7 +39,7 @@ class RecallVectorParameters(BaseSettings):
 class RecallVectors(StreamFamily):
     """Vectors of pairs and queries; the question is `next`, and only values of queries are scored.
 
-    `truth["pairs"]` is the number of pairs. With the shift `pairs-N`, all episodes have N pairs.
+    `truth["pairs"]` contains the number of pairs of each episode. With the shift `pairs-N`, all episodes have N pairs.
     """
 
     Parameters = RecallVectorParameters

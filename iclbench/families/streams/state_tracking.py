@@ -50,7 +50,7 @@ class StateTrackingParameters(BaseSettings):
 
 
 class StateTracking(StreamFamily):
-    """Tokens with one label per prefix, the product of its tokens; the question is `next`.
+    """Sequences of tokens with one label per prefix, the product of the tokens of the prefix; the question is `next`.
 
     `targets.y[:, n]` is the product of the first n tokens, and all prefixes except the empty one are scored. Tokens and
     products have the same numbers. `truth["products"]` contains the products of 0, 1, ..., N tokens. Longer words start

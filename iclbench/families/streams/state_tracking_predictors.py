@@ -28,7 +28,7 @@ from iclbench.families.streams.state_tracking import StateTracking
 
 @dataclass(frozen=True)
 class WordState(State):
-    """The product of the tokens of each episode so far, and their number."""
+    """The product of the tokens of each episode so far, and the number of these tokens."""
 
     product: Int[Tensor, " B"]
     count: Int[Tensor, " B"]
@@ -44,7 +44,8 @@ class _WordPredictor(FamilyPredictor[NoSettings], abstract=True):
 
     @abstractmethod
     def probabilities(self, product: Int[Tensor, "B P"], count: Int[Tensor, "B P"]) -> Float[Tensor, "B P K"]:
-        """Return the distribution of the product of words in float64, given their product and number of tokens."""
+        """Return the predicted distribution of the product of each word, in float64, given the exact product and the
+        number of tokens."""
 
     def predict_next(
         self,

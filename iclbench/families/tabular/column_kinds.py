@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from iclbench.families.tabular.numerals import number
 
-# A column of text is a column of numbers or dates if this share of its cells can be read as such.
+# A column of text contains numbers or dates if at least this share of its different values can be read as such.
 _MIN_SHARE = 0.95
 # Signs around numbers: currencies, percent and spaces.
 _SIGNS = re.compile(r"[$€£¥₹%\s\u00a0\u202f]+|\b(?:USD|EUR|GBP|CHF|JPY)\b", re.IGNORECASE)
@@ -32,7 +32,7 @@ _DAYS = (
     *("%d %b %Y", "%d-%b-%Y", "%d-%b-%y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y"),
 )
 _DATE_FORMATS = ("ISO8601", *(day + clock for clock in _CLOCK for day in _DAYS))
-# Number of cells of a column that are tested against all date formats.
+# Approximate number of different values of a column that are tested against all date formats.
 _DATE_SAMPLE = 200
 
 
@@ -116,7 +116,7 @@ class Date:
         return f"date{form}, in days since {self.first[:10]}"
 
     def ambiguity(self, cells: pd.Series) -> str:
-        """Return a remark if day and month can be exchanged in all cells, or else an empty text."""
+        """Return a remark if day and month can be exchanged in all cells, otherwise an empty string."""
         other = self.format.translate({ord("d"): "m", ord("m"): "d"})
         if other == self.format or other not in _DATE_FORMATS:
             return ""
@@ -233,8 +233,8 @@ def _present(cells: pd.Series) -> np.ndarray:
 
 
 def _number_kind(present: np.ndarray) -> Number | None:
-    """Return the kind of numbers in text, with the decimal mark that fits more cells, or None if too few cells are
-    numbers."""
+    """Return the kind of numbers in text, with the decimal mark that fits more of the values, or None if too few values
+    are numbers."""
     shares = {
         decimal: np.mean([not np.isnan(Number(decimal)._number(cell)) for cell in present])
         for decimal in _NUMBER_PATTERNS
@@ -289,15 +289,15 @@ def _first_date(dates: pd.Series) -> str:
 
 
 def _mapped(cells: pd.Series, function: Callable[[Any], float]) -> Float[np.ndarray, " rows"]:
-    """Apply a function to every cell that is not missing. It is computed only once for equal cells."""
-    known: dict[tuple[type, Hashable], float] = {}
+    """Apply a function to every cell that is not missing. For equal cells, the function is called only once."""
+    results: dict[tuple[type, Hashable], float] = {}
     values, objects = np.full(len(cells), np.nan), cells.to_numpy(object)
     for index in np.flatnonzero(~is_missing(cells)):
         cell = objects[index]
         key = (type(cell), cell if isinstance(cell, str | AnyNumber) else str(cell))
-        if key not in known:
-            known[key] = function(cell)
-        values[index] = known[key]
+        if key not in results:
+            results[key] = function(cell)
+        values[index] = results[key]
     return _finite(values)
 
 

@@ -58,6 +58,6 @@ def check_names(path: Path, names: Sequence[str]) -> None:
 
 
 def list_names(names: Sequence[str], limit: int = 4) -> str:
-    """Return a text with the first `limit` names and the number of the other names."""
+    """Return the first `limit` names and the number of the other names, as one string."""
     text = ", ".join(as_one_line(name, 160) for name in names[:limit])
     return text + (f" and {len(names) - limit} more" if len(names) > limit else "")

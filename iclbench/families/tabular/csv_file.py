@@ -1,8 +1,8 @@
 """Reader of `.csv` and `.csv.gz` tables in UTF-8, separated by commas, with or without a header.
 
-Arrow parses files that contain only numbers. Python's `csv` module parses all other files, and files that Arrow
-rejects, cell by cell. This accepts more spellings, and error messages contain the positions of cells. A test compares
-both parsers.
+Arrow parses files that contain only numbers and truth values. Python's `csv` module parses all other files, and files
+that Arrow rejects, cell by cell. This accepts more spellings, and error messages contain the positions of cells. A test
+compares both parsers.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def read_text_columns(
     cells = [list(column) for column in zip(*(row for _, row in rows[has_header:]), strict=True)]
     if not cells:
         raise DataError(f"{path} has a header but no rows; add rows")
-    # Without words, only a line of integers may be a header, so most tables need not be parsed at this point.
+    # A line of numbers may be a header only if all numbers are integers, so most tables need not be parsed here.
     if header is None and not has_header and all(map(_is_integer, first_line)):
         lines = [line for line, _ in rows]
         if _may_be_header(first_line, [_column(column, lines) for column in cells]):
@@ -91,7 +91,8 @@ def read_text_columns(
 
 
 def _rows_of_any_separator(path: Path, data: bytes) -> list[tuple[int, list[str]]]:
-    """Return the lines and their cells. If no separator gives a table of several columns, the first line decides."""
+    """Return the number and the cells of every line. If no separator gives a table of several columns, use the
+    separator that is most frequent in the first line."""
     for separator in SEPARATORS:
         try:
             rows = _rows(path, data, separator)
@@ -150,7 +151,7 @@ _ParsedTable: TypeAlias = tuple[list[str], bool, list[Column]]
 
 
 def _parse_with_arrow(data: bytes, header: bool | None) -> _ParsedTable | None:
-    """Parse a table of finite numbers and truth values; return None if it may contain anything else."""
+    """Parse a table of finite numbers and truth values; return None if it may contain other cells."""
     import pyarrow as pa
     from pyarrow import csv as arrow
 
@@ -242,7 +243,7 @@ def _column(cells: list[str], lines: list[int]) -> Column:
         return f"line {lines[row]}: '{as_one_line(cells[row], 40)}'"
 
     joined = "".join(cells)
-    if joined.isascii() and "_" not in joined:  # `float` also reads underscores and other digits
+    if joined.isascii() and "_" not in joined:  # `float` also reads underscores and digits of other scripts
         try:
             return Column("", np.array([float(cell) for cell in cells]), location_of)
         except ValueError:
@@ -268,7 +269,7 @@ def _has_header(lines: list[list[str]]) -> bool:
 
 def _may_be_header(cells: list[str], columns: list[Column]) -> bool:
     """Return whether a first line of numbers may be a header: its cells are different integers, and they count from 0
-    or 1 or are above numbers that are not integers."""
+    or 1, or a column contains text or numbers that are not integers below its first cell."""
     if len(set(cells)) < len(cells) or not all(map(_is_integer, cells)):
         return False
     is_numbering = any(cells == [str(start + i) for i in range(len(cells))] for start in (0, 1))

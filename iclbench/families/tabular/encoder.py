@@ -92,7 +92,8 @@ class TableEncoder:
         names: name of every output column.
         source: for every output column, the index of its column in the table.
         steps: a description of the encoding of every used column.
-        remarks: texts that list the unused columns and the reasons.
+        remarks: texts that list the unused columns with the reasons, and the dates whose order of day and month is
+            assumed.
 
     >>> table = pd.DataFrame({"size": [2.5, 3.5, None], "colour": ["red", "blue", "red"], "unit": ["kg"] * 3})
     >>> encoder = TableEncoder().fit(table)
@@ -367,7 +368,7 @@ def check_varies(name: str, target: EncodedTarget) -> None:
 
 
 def list_lines(lines: Sequence[str], rest: str) -> list[str]:
-    """Return the first lines, and a line with the number of the others."""
+    """Return the first `MAX_LINES` lines and, if there are more, a line with the number of the remaining lines."""
     more = [f"{len(lines) - MAX_LINES} {rest}"] if len(lines) > MAX_LINES else []
     return [*lines[:MAX_LINES], *more]
 

@@ -1,7 +1,7 @@
 """Reader of users' tables into data frames: `.csv`, `.csv.gz`, `.parquet` and `.arff`.
 
 Numbers, truth values, dates, text and missing values do not change; `iclbench.families.tabular.encoder` converts them
-to numbers. Only a row index of pandas is removed.
+to numbers. Only a row index of pandas and columns of lists or records are removed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ FRAME_SUFFIXES = (".csv", ".csv.gz", ".parquet", ".arff")
 _UNNAMED = re.compile(r"Unnamed: \d+")
 # Integers beyond this value are not exact in float64.
 _MAX_INTEGER = 2**53
-# Cells that a number does not reproduce: those with leading zeros, and integers of more than 15 digits.
+# Cells that are text because a conversion to numbers would change them: those with leading zeros, and integers of more
+# than 15 digits.
 _CODE = re.compile(r"(?:^|\n)[+-]?(?:0\d|\d{16,}(?:\n|$))")
 _TARGET_NAMES = ("target", "class")
 
@@ -69,7 +70,7 @@ def read_labelled_frame(
         path: the file, as in `read_frame`.
         header: whether the first line names the columns, as in `read_frame`.
         target: name of the target or, if no name is a number, its number from 1 (default: the column `target` or
-            `class`, in any case, or else the last one).
+            `class`, in upper or lower case; without such a column, the last one).
 
     Raises:
         DataError: the file cannot be read as a table, has a single column, or lacks the target.
@@ -159,7 +160,7 @@ def _text_column(cells: list[str], missing: set[str] = MISSING) -> pd.Series:
     joined = "\n".join(cells)
     if _CODE.search(joined):
         return _text_only(cells, missing)
-    if joined.isascii() and "_" not in joined:  # `float` also reads underscores and other digits
+    if joined.isascii() and "_" not in joined:  # `float` also reads underscores and digits of other scripts
         try:
             return _numbers([float(cell) for cell in cells])
         except ValueError:

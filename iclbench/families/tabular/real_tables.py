@@ -181,8 +181,9 @@ class RealTables(Family):
         in_folder = [name for name in names if name not in bundled]
         if names and not in_folder:
             return [bundled[name] for name in names]
-        read = dict(zip(in_folder, found := folder_tables(self._folder, kind, in_folder, suite), strict=False))
-        return [bundled[name] if name in bundled else read[name] for name in names] if names else found
+        tables = folder_tables(self._folder, kind, in_folder, suite)
+        table_by_name = dict(zip(in_folder, tables, strict=False))
+        return [bundled[name] if name in bundled else table_by_name[name] for name in names] if names else tables
 
     def usable_tables(self, points: int) -> list[int]:
         """Return the indices of the tables with enough rows for contexts of `points` rows.

@@ -1,8 +1,8 @@
 """Reader of regression tables, in which all columns are numbers and one column is the target.
 
 Formats are `.csv` and `.csv.gz` (`iclbench.families.tabular.csv_file`) and `.parquet` (`parquet_file`). Text, missing
-or infinite values and a constant target are errors, and the messages name the columns. Values are neither imputed nor
-encoded.
+or infinite values and a constant target are errors, and the messages name the columns. Missing values are not imputed,
+and text is not encoded.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _first_text(column: Column) -> str:
 
 
 def _places(columns: Sequence[Column], wrong_cells: Sequence[np.ndarray]) -> str:
-    """Describe the columns with wrong cells: the name, the number of wrong cells and the first wrong cell."""
+    """Return the columns with wrong cells, each with its name, the number of wrong cells and the first wrong cell."""
     return list_names(
         [
             f"{as_one_line(column.name)} ({int(is_wrong.sum())}: {column.location_of(int(is_wrong.argmax()))})"

@@ -1,4 +1,4 @@
-"""Splits of one table of a user, for runs of any task with features."""
+"""Splits of a user's table, on which runs that were trained on any task with features can be evaluated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from iclbench.families.tabular.encoder import EncodedTarget, target_step
 from iclbench.families.tabular.real_tables import MIN_TARGETS, RealTables, RealTablesParameters
 from iclbench.families.tabular.table_set import LabelledTable
 
-# Largest number of rows of a context, and of targets of a split.
+# Largest default number of rows of a context, and largest number of targets of a split.
 MAX_POINTS, MAX_TARGETS = 1000, 256
 
 

@@ -67,7 +67,8 @@ class Layout(TensorRecord):
             size: number of columns C.
             largest: the largest number of used columns.
             categorical: probability that a column is categorical.
-            missing: probability that a table may have missing cells; half of its columns then have some.
+            missing: probability that a table may have missing cells; each column of such a table has some with
+                probability 1/2.
             generator: source of randomness.
         """
         shape = len(is_plain), size
@@ -121,7 +122,7 @@ def standardised(values: Float[Tensor, "B N C"], observed: Bool[Tensor, "B N C"]
     offset = offset - torch.where(observed, offset, 0.0).sum(1, keepdim=True) / count
     offset = torch.where(observed, offset, 0.0)
     std = (offset.square().sum(1, keepdim=True) / count).sqrt()
-    # Smaller deviations are rounding errors.
+    # A smaller standard deviation is due to rounding errors.
     has_spread = std > 1e-6 * mean.abs().clamp_min(1e-12)
     return torch.where(has_spread, offset / std.where(has_spread, 1.0), 0.0)
 

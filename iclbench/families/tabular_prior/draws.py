@@ -35,7 +35,7 @@ def log_uniform_integers(
 
 
 def integers(high: Int[Tensor, "*shape"], generator: torch.Generator) -> Int[Tensor, "*shape"]:
-    """Draw uniform integers from 0 to `high` - 1. Every integer has its own `high`."""
+    """Draw uniform integers from 0 to `high` - 1. Each entry of `high` is the limit of one integer."""
     # The product may be rounded up to `high`.
     return (uniform(tuple(high.shape), generator) * high).long().minimum(high - 1).clamp_min(0)
 
@@ -59,7 +59,8 @@ def first(count: Int[Tensor, "*shape"], size: int) -> Bool[Tensor, "*shape size"
 
 
 def random_order(count: Int[Tensor, "*shape"], size: int, generator: torch.Generator) -> Int[Tensor, "*shape size"]:
-    """Draw a random permutation of 0, ..., `count` - 1, followed by the other numbers below `size` in their order."""
+    """Draw a random permutation of 0, ..., `count` - 1, followed by the other numbers below `size` in ascending
+    order."""
     places = torch.arange(size, device=count.device)
     scores = uniform((*count.shape, size), generator)
     return torch.where(first(count, size), scores, 1.0 + places).argsort(-1)

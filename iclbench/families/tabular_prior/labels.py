@@ -24,7 +24,7 @@ def standardised_targets(y: Float[Tensor, "B N"], reference: Float[Tensor, "B R"
     """Standardise targets by the mean and standard deviation of the reference rows, and clip them. If all reference
     rows have the same output, the targets are 0."""
     mean, std = reference.mean(1, keepdim=True), reference.std(1, keepdim=True, correction=0)
-    # Smaller deviations are rounding errors.
+    # A smaller standard deviation is due to rounding errors.
     has_spread = std > 1e-6 * mean.abs().clamp_min(1e-12)
     return torch.where(has_spread, (y - mean) / std.where(has_spread, 1.0), 0.0).clamp(-CLIP, CLIP)
 

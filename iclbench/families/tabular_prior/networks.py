@@ -127,7 +127,7 @@ def draw_networks(
     """Draw networks for tables with these numbers of columns, which are at most `size`.
 
     Returns:
-        Groups of networks, and the indices of their tables.
+        Groups of networks, each with the indices of its tables.
     """
     tables = (len(columns),)
     layers = log_uniform_integers(tables, LAYERS, generator)

@@ -80,8 +80,8 @@ class _ProcessOracle(FamilyPredictor[NoSettings], Generic[_P], abstract=True):
     ) -> _P:
         if x_query is not None and not torch.equal(x_query, points.x):
             return cast(_P, super().predict_next(points, related, x_query=x_query, prefixes=prefixes))
-        wanted = list(range(points.count) if prefixes is None else prefixes)
-        points = points.span(0, max([0, *wanted]) + 1)
+        lengths = list(range(points.count) if prefixes is None else prefixes)
+        points = points.span(0, max([0, *lengths]) + 1)
         used = self._used(points.x, points.mask)
 
         def answer(tables: slice, lengthscale: Tensor, noise: Tensor, copies: int) -> list[Tensor]:
@@ -89,11 +89,11 @@ class _ProcessOracle(FamilyPredictor[NoSettings], Generic[_P], abstract=True):
             y, columns = part.y.squeeze(2), used[tables].repeat_interleave(copies)
             return list(gaussian_process.predict_prefixes(part.x, y, part.mask, columns, lengthscale, noise))
 
-        return self._in_parts(points, answer).at(torch.tensor(wanted, dtype=torch.long))
+        return self._in_parts(points, answer).at(torch.tensor(lengths, dtype=torch.long))
 
     def predict_targets(self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None) -> _P:
-        asked = torch.ones_like(x_target[..., 0], dtype=torch.bool)
-        used = self._used(torch.cat([context.x, x_target], 1), torch.cat([context.mask, asked], 1))
+        is_target = torch.ones_like(x_target[..., 0], dtype=torch.bool)
+        used = self._used(torch.cat([context.x, x_target], 1), torch.cat([context.mask, is_target], 1))
 
         def answer(tables: slice, lengthscale: Tensor, noise: Tensor, copies: int) -> list[Tensor]:
             part, x = context[tables].repeat_interleave(copies), x_target[tables].repeat_interleave(copies, 0)

@@ -1,6 +1,6 @@
 """Synthetic tables: the prior on which in-context learners for tables are trained (TabPFN).
 
-Every episode is a table with its own function. The rows of the table are the points of the episode, so models of
+Every episode is a table with a new function. The rows of the table are the points of the episode, so models of
 sequences and of sets can read them. The default prior mixes these kinds of tables:
 
 | kind | share | columns and target |
@@ -223,7 +223,7 @@ class TabularPrior(Family):
     def _functions(
         self, kind: Int[Tensor, " B"], columns: Int[Tensor, " B"], generator: torch.Generator
     ) -> list[tuple[Int[Tensor, " G"], Networks | TreeTables]]:
-        """Draw the networks and ensembles of tables, in groups with the indices of their tables."""
+        """Draw the networks and ensembles of tables, in groups, each with the indices of its tables."""
         is_causal = torch.where(kind == TREES, chance(tuple(kind.shape), 0.5, generator), kind == SCM)
         network, tree = ((kind < TREES).nonzero().squeeze(1), (kind == TREES).nonzero().squeeze(1))
         functions: list[tuple[Tensor, Networks | TreeTables]] = []

@@ -124,10 +124,10 @@ class TreeTables(TensorRecord):
 def draw_trees(
     is_causal: Bool[Tensor, " B"], columns: Int[Tensor, " B"], size: int, generator: torch.Generator
 ) -> list[tuple[Int[Tensor, " G"], TreeTables]]:
-    """Draw ensembles for tables with these numbers of columns, which are at most `size`, in groups with the indices of
-    their tables.
+    """Draw ensembles for tables with these numbers of columns, which are at most `size`, in groups, each with the
+    indices of its tables.
 
-    Tables that are not causal form a group of their own, which has one ensemble per layer.
+    Tables that are not causal form a separate group, which has one ensemble per layer.
     """
     groups = (is_causal.nonzero().squeeze(1), (~is_causal).nonzero().squeeze(1))
     return [

@@ -110,7 +110,7 @@ def _finite_number(location: str, value: Any) -> float:
 
 def _marks(location: str, values: Any, events: int, mark_count: int | None) -> np.ndarray:
     if not isinstance(values, list) or len(values) != events:
-        problem = f"{len(values)} integers" if isinstance(values, list) else "another type"
+        problem = f"{len(values)} integers" if isinstance(values, list) else "a value of another type"
         raise DataError(
             f'{location}: "marks" must be a list of {events} integers, one per time, got {problem}', code="bad-syntax"
         )

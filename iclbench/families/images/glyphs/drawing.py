@@ -110,8 +110,8 @@ def _draw(
 def _placement(
     seed: int, classes: Int[np.ndarray, " classes"], program: Strokes
 ) -> tuple[Float[np.ndarray, "2 classes 1 1"], Float[np.ndarray, "classes 1 1"]]:
-    """Return the centre of the unperturbed glyph, and the factor that scales it to most of the image. Tiny glyphs
-    remain small."""
+    """Return the centre of the unperturbed glyph, and the factor that scales the glyph to most of the image. Tiny
+    glyphs remain small."""
     trace_points = np.stack(trace(program))
     low, high = trace_points.min((-2, -1)), trace_points.max((-2, -1))
     extent = np.maximum((high - low).max(0), 0.25)

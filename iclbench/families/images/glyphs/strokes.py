@@ -1,4 +1,4 @@
-"""Points of strokes in the plane, given the direction of the pen.
+"""Computation of the points of strokes in the plane from their parameters.
 
 A pen moves at constant speed, t from 0 to 1, in the direction
 
