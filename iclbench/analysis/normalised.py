@@ -134,8 +134,8 @@ def contests(results: Results, preset: str) -> list[Contest]:
         results.contests_by_preset[preset] = sorted(
             unsorted_contests, key=lambda c: (_ORDER.get(c.evaluator, len(_ORDER)), c.title)
         )
-    of_preset: list[Contest] = results.contests_by_preset[preset]
-    return of_preset
+    preset_contests: list[Contest] = results.contests_by_preset[preset]
+    return preset_contests
 
 
 def not_shown_note(contestants: Iterable[str], shown_contestants: Iterable[str]) -> str:
