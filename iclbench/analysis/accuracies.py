@@ -16,8 +16,8 @@ def final(task: Slice) -> pd.DataFrame:
 
     Columns: evaluator, kind, contestant, value, low and high (the interval over episodes; for several runs, the
     envelope of their intervals), lowest and highest (over runs), runs (their number) and run (their names). For a
-    backbone that was evaluated only during training, the last step is used. Contestants with a failed or diverged run
-    are omitted.
+    backbone that was evaluated only during training, these are the accuracies at the last evaluated step. Contestants
+    with a failed or diverged run are omitted.
     """
     return task.without_failed(means_over_seeds(_final_rows(task), _KEYS).assign(shift="none")).drop(columns="shift")
 

@@ -1,7 +1,8 @@
 """Select comparable rows, and name the variants of backbones.
 
-Values are comparable if they were computed on the same frozen prompts, even if other parts of the task card have
-changed. Runs are repetitions (seeds) of one contestant if they differ only in the seed of the training.
+Values are comparable if they were computed on the same frozen prompts, even if parts of the task card that do not
+affect the prompts have changed. Runs are repetitions (seeds) of one contestant if they differ only in the training
+seed.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _SPAN_TOLERANCE = 1e-4
 
 
 def retrained_runs(packed_rows: pd.DataFrame, local_rows: pd.DataFrame) -> tuple[set[str], tuple[str, ...]]:
-    """The names of packed runs that a local run of the same name replaces, because it has other settings or weights,
-    and a message for each run."""
+    """The names of the packed runs that are replaced by a local run of the same name with other settings or weights,
+    and a message for each of these runs."""
     replaced_packed_rows = replaced_rows(packed_rows, local_rows)
     lines = [
         f"{task} · {preset}: packed rows of run '{run}' are not used, as a local run of this name has other settings "
@@ -39,8 +40,8 @@ def drop_other_scales(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ..
     """Remove scores whose scale differs from the scale of most runs with the same task, preset, shift, evaluator and
     prompt set.
 
-    A scale consists of the predictor that scores 1 and of the span, the difference in the metric between the scores 0
-    and 1. Spans that differ only by rounding are treated as equal.
+    A scale consists of the metric of the score, the predictor that scores 1, and the span, which is the difference in
+    the metric between the scores 0 and 1. Spans that differ only by rounding are treated as equal.
 
     Returns:
         The remaining rows, and a message for each combination of these keys with removed scores.
@@ -64,7 +65,8 @@ def drop_other_scales(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ..
 
 
 def _merged_spans(scores: pd.DataFrame, keys: list[str]) -> pd.Series:
-    """The span of each row. Of spans with the same `keys` that differ only by rounding, the smallest one is used."""
+    """The span of each row. Spans of rows with the same `keys` that differ only by rounding are replaced by the
+    smallest of them."""
     sorted_scores = scores.sort_values("span")
     previous = sorted_scores.groupby(keys, dropna=False)["span"].shift()
     is_same = np.isclose(sorted_scores["span"], previous, rtol=_SPAN_TOLERANCE, atol=0)
@@ -75,15 +77,16 @@ def _merged_spans(scores: pd.DataFrame, keys: list[str]) -> pd.Series:
 def drop_other_prompt_sets(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Remove rows that were not computed on the most used prompt set of their task, preset, shift and test.
 
-    Prompt sets of tasks with a pool of truths are used only without other prompt sets. Distances from known solutions
-    are not compared between pools, so they are used for all pools.
+    A prompt set of a task with a limited pool of truths is used only if other prompt sets are missing. Distances from
+    known solutions are not compared between pools, so they are used for all pools.
 
-    The name of a prompt set is a hash of everything that determines its episodes. The card's hash is not used, because
-    it changes whenever the size of another backbone is added to the card.
+    The name of a prompt set is a hash of everything that determines its episodes. The hash of the task card cannot
+    replace it, because that hash changes whenever the size of another backbone is added to the card.
 
-    Rows of methods are also removed if no run with a known training length has the same prompts, but runs with other
-    prompts have one. This is the case after a run was deleted, since the rows of methods remain. The same holds for
-    distances from known solutions during training, since the training length of a run is known after its evaluation.
+    Rows of baselines and oracles are also removed if no run with a known training length has the same prompts, but a
+    run with other prompts has a known training length. This happens after a run is deleted, because the rows of its
+    baselines and oracles remain. The same rule applies to distances from known solutions during training, because the
+    training length of a run is unknown until the run is evaluated.
 
     Returns:
         The remaining rows, and a message for each removed prompt set.
@@ -108,7 +111,7 @@ def drop_other_prompt_sets(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[st
     is_used = pd.Series(True, index=values.index)
     for other in others.sort_values(columns).to_dict("records"):
         context = " · ".join(other[c] for c in ("task", "preset", "shift", "test") if other[c] != "prompts")
-        # `all` ignores missing values, but rows without a prompt set are used.
+        # A comparison with a missing value counts as False, so that rows without a prompt set are kept.
         is_other = (values[columns] == pd.Series(other)[columns]).fillna(False).all(axis=1)
         is_removed = is_measured & is_other
         if not other["is_less_used"]:
@@ -118,8 +121,8 @@ def drop_other_prompt_sets(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[st
         runs = values.loc[is_removed, "run"].nunique()
         rerun = f"{_rerun_verb(values[is_removed])} again"
         lines.append(
-            f"{context}: {plural(runs, 'run')} on another prompt set ({other['prompt_set']}) not used; "
-            + ("the prompts are of another pool of truths" if other["is_pool"] else rerun)
+            f"{context}: {plural(runs, 'run')} on another prompt set ({other['prompt_set']}) cannot be used; "
+            + ("its prompts are from another pool of truths" if other["is_pool"] else rerun)
         )
         is_used &= ~is_removed
     return values[is_used].drop(columns=["test", "length"]).reset_index(drop=True), tuple(lines)
@@ -131,8 +134,8 @@ def _drop_other_data(values: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     is_other_data = values["trained_data"].notna()
     keys = ["task", "preset", "data", "trained_data", "prompt_set"]
     lines = [
-        f"{task} · {preset}: rows of {prompt_set} are not used, as its data ({data}) are not those of the training "
-        f"(fingerprint={trained})"
+        f"{task} · {preset}: rows of {prompt_set} are not used, as its data ({data}) differ from the training "
+        f"data (fingerprint={trained})"
         for task, preset, data, trained, prompt_set in values.loc[is_other_data, keys]
         .drop_duplicates()
         .itertuples(index=False)
@@ -141,9 +144,9 @@ def _drop_other_data(values: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 
 def _prompt_groups(values: pd.DataFrame) -> pd.Series:
-    """The group of each row. All rows of a group should have the same prompts. Each test of a family is a group, and
-    diagnostics have a group for each number of examples. Measurements during training, and those for each size of a
-    pool, have separate groups. All other evaluators share the group "prompts"."""
+    """The group of each row. All rows of a group should have the same prompts. Each test of a family is a group.
+    Diagnostics have a group for each number of examples. Measurements during training and measurements for each size of
+    a pool have separate groups. All other evaluators share the group "prompts"."""
     groups = values["evaluator"].where(is_test(values["evaluator"]), "prompts")
     probes = values["evaluator"].where(~values["evaluator"].isin(PROBES), "probe")
     groups = groups.where(
@@ -162,7 +165,7 @@ def _pool_prompt_sets(values: pd.DataFrame) -> set[str]:
 
 
 def _rerun_verb(rows: pd.DataFrame) -> str:
-    """The step that must be repeated to get these rows, as a verb for a message."""
+    """The step that recomputes these rows, as a verb for a message: train, evaluate or probe."""
     if rows["evaluator"].eq(SOLUTIONS).any():
         return "train" if rows["length"].gt(0).any() else "evaluate"
     if rows["evaluator"].isin(DIAGNOSTICS).any():
@@ -176,13 +179,13 @@ def name_variants(values: pd.DataFrame) -> pd.DataFrame:
     Runs of one backbone that were trained with the same number of examples are different variants if they differ in
     more than the seed (column `variant`). Runs with the same variant and seed, or with the same seed and an unknown
     variant, are not repetitions: each becomes a contestant with the name of the run. The column `backbone` contains the
-    original name. Names of runs that were trained on another task get the suffix `@TASK`.
+    original name. If a run was trained on another task, the name of its contestant gets the suffix `@TASK`.
     """
     values = values.assign(backbone=values["model"] + values["method"].fillna(""))
     keys = ["task", "preset", "contestant"]
     run_keys = ["task", "preset", "run"]
     variants = values.groupby(run_keys)["variant"].transform("first").fillna("")
-    # A run that was trained on another task gets the length of the prompts.
+    # A run that was trained on another task has the training length of the backbones on the same prompts.
     lengths = trained_lengths(values).fillna(0).groupby([values[key] for key in run_keys]).transform("max")
     is_training = values["kind"].eq("backbone") & (values["seed"].notna() | variants.ne(""))
     runs = values.assign(length=lengths, variant=variants)[is_training]
@@ -238,8 +241,8 @@ def trained_lengths(values: pd.DataFrame) -> pd.Series:
     """The number of examples per episode with which the run of each row was trained: the largest context size of the
     learning curve on the training distribution.
 
-    Baselines and runs that were trained on another task get the number of the backbones on the same prompts. The number
-    is missing if it is unknown or differs between these backbones.
+    For baselines and for runs that were trained on another task, it is the training length of the backbones on the same
+    prompts. It is missing if it is unknown or differs between these backbones.
     """
     is_backbone = values["kind"].eq("backbone") & values["trained_on"].isna()
     is_curve = (

@@ -19,9 +19,9 @@ class EpisodeScores:
     """The scores of single episodes in tables of errors.
 
     For the question `next`, an episode has a score at every context size, or only the mean height of its learning curve
-    (a row without a context size; see `tables.curves`). Packed tables have mean heights only; event sequences in
-    observation windows have both. For `targets`, an episode has one context size and a score for every number of
-    related datasets.
+    (a row without a context size; see `tables.curves`). Packed tables contain only mean heights; tables of event
+    sequences in observation windows contain both. For `targets`, an episode has one context size and a score for every
+    number of related datasets.
 
     Args:
         frames: tables of errors. For each run, prompt set and metric, the first table with scores is used.
@@ -101,7 +101,7 @@ class _Columns:
 
 
 def _groups(rows: pd.DataFrame, keys: list[str]) -> Iterator[tuple[Any, _Columns]]:
-    """Yield every combination of keys in the rows, with its rows."""
+    """Yield every combination of the values of `keys`, with the rows that have these values."""
     episode = rows["episode"].to_numpy(int)
     n_context = rows["n_context"].fillna(MEAN_HEIGHT).to_numpy(int)
     value = rows["value"].to_numpy(float, na_value=np.nan)

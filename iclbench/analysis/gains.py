@@ -16,8 +16,7 @@ import pandas as pd
 from iclbench.analysis.pairs import Difference, mean_with_interval, score_gaps
 from iclbench.core.formats import signed
 
-# The text of a gain mentions the episode with the largest gain if its share of the sum over episodes is at least this
-# value.
+# The text of a gain mentions the share of the episode with the largest absolute gain if it is at least this value.
 MIN_NAMED_SHARE = 0.1
 
 

@@ -61,8 +61,8 @@ class Contest:
     def scores(self) -> pd.DataFrame:
         """A row per contestant, averaged over runs (seeds).
 
-        Columns contestant, kind, score, low, high (the envelope of the runs' intervals), lowest, highest (of the runs),
-        runs (their number), run (their names) and row (the title of the contest).
+        Columns contestant, kind, score, low, high (the envelope of the runs' intervals), lowest, highest, sd (over
+        runs), n_episodes, runs (their number), run (their names) and row (the title of the contest).
         """
         means = means_over_seeds(self.rows, ["contestant", "kind"]).rename(columns={"value": "score"})
         numbers = ["score", "lowest", "highest", "low", "high"]
@@ -90,7 +90,7 @@ class Contest:
 
     def difference(self, a: str, b: str) -> Difference | None:
         """The mean difference of the scores, a - b, paired by episode and averaged over the common seeds (over all
-        seeds if they have no seed in common). None if the scores of single episodes or the span are unknown."""
+        seeds if a and b have no seed in common). None if the scores of single episodes or the span are unknown."""
         if (a, b) not in self._differences:
             self._differences[a, b] = self._difference(a, b)
         return self._differences[a, b]
@@ -127,14 +127,15 @@ def presets(results: Results) -> list[str]:
 
 
 def contests(results: Results, preset: str) -> list[Contest]:
-    """All contests of a preset: by question or test (`next`, `targets`, `icl` and `iwl`, others), then by title."""
+    """All contests of a preset, sorted by question or test (`next`, `targets`, `icl` and `iwl`, others) and then by
+    title."""
     if preset not in results.contests_by_preset:
         unsorted_contests = [contest for task in results.slices if task.preset == preset for contest in _contests(task)]
         results.contests_by_preset[preset] = sorted(
             unsorted_contests, key=lambda c: (_ORDER.get(c.evaluator, len(_ORDER)), c.title)
         )
-    of_preset: list[Contest] = results.contests_by_preset[preset]
-    return of_preset
+    preset_contests: list[Contest] = results.contests_by_preset[preset]
+    return preset_contests
 
 
 def not_shown_note(contestants: Iterable[str], shown_contestants: Iterable[str]) -> str:

@@ -5,10 +5,10 @@ the smallest expected error and the highest expected log-likelihood. If a contes
 oracle (paired by episode, with Bonferroni's correction for all comparisons), the oracle is not optimal on these
 prompts. For example, its card was copied from another task, or its assumptions do not hold under a shift.
 
-A false oracle may fail so badly in a few episodes (least squares with as many examples as dimensions) that the interval
-of the mean difference includes 0. Therefore, a second interval is computed from differences that are winsorised at
-their upper quartile. The expected lead over an optimal oracle is at most 0, and winsorising can only lower it, so a
-lower end above 0 is still evidence.
+An oracle that is not optimal may fail so badly in a few episodes that the interval of the mean difference includes 0.
+An example is least squares with as many examples as dimensions. Therefore, a second interval is computed from
+differences that are winsorised at their upper quartile. The expected lead over an optimal oracle is at most 0, and
+winsorising can only lower it, so a lower end above 0 is still evidence.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BeatenOracle:
     Attributes:
         oracle: the name of the oracle.
         winners: the better contestants, the best first.
-        value: the mean lead of the first winner over episodes.
+        value: the lead of the first winner over the oracle, averaged over episodes.
         low: the lower end of the interval of `value`.
         measure: the name of the compared score.
         has_backbone: whether a backbone is among the winners. A backbone may be better because it incorrectly sees
@@ -118,8 +118,8 @@ class _Comparison:
             counts, oracle_counts = self._related_counts(name, metric_name), self._related_counts(oracle, metric_name)
             if not counts or not oracle_counts:
                 continue
-            # An oracle with scores for several counts uses related datasets, so it is compared at the count of the
-            # contestant. Other oracles have access to the process.
+            # An oracle with scores for several numbers of related datasets uses these datasets, so it is compared at
+            # the largest number of the contestant. Other oracles have access to the process.
             oracle_count = counts[-1] if len(oracle_counts) > 1 else oracle_counts[0]
             scores, oracle_scores = (
                 self.errors.targets(self._runs(contestant), prompt_set, metric_name, count)

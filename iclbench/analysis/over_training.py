@@ -58,8 +58,8 @@ def _last_steps(contest: Contest) -> dict[str, float]:
 
 
 def means(contest: Contest) -> pd.DataFrame:
-    """Scores by number of training steps, averaged over seeds. Numbers of steps that only some runs of a contestant
-    have are omitted.
+    """Scores by number of training steps, averaged over seeds. Numbers of steps for which only some runs of a
+    contestant have a score are omitted.
 
     Columns contestant, kind, steps, share (of the run's steps), value, low, high (the lowest and the highest score over
     seeds), runs, run.
@@ -81,9 +81,9 @@ def kendall(a: pd.Series, b: pd.Series) -> float:
 
 
 def scores_at_flops(training_scores: pd.DataFrame, flops: float) -> pd.Series:
-    """Scores at a number of training FLOPs, interpolated linearly in the logarithm of FLOPs.
+    """Scores at a given number of training FLOPs, interpolated linearly in the logarithm of FLOPs.
 
-    Contestants whose training runs are all shorter, or all longer, are omitted.
+    Contestants are omitted if all of their training runs have fewer FLOPs, or all have more.
 
     Args:
         training_scores: columns contestant, flops and value, a row per training run.

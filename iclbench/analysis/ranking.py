@@ -33,7 +33,7 @@ class PairedTest:
         from scipy import stats  # the import takes most of a second, and only grids have rankings
 
         gaps = (a - b).to_numpy(float)
-        nonzero = gaps[gaps != 0]  # the test ignores zeros as well
+        nonzero = gaps[gaps != 0]  # Wilcoxon's test ignores differences of zero
         is_ahead = bool(np.sign(nonzero) @ stats.rankdata(np.abs(nonzero)) > 0)
         return cls(float(gaps.mean()), is_ahead, float(stats.wilcoxon(gaps).pvalue) if gaps.any() else 1.0)
 

@@ -92,13 +92,13 @@ def scores(values: pd.DataFrame, errors: pd.DataFrame | None = None, by: str = "
         values: rows of the table `values`.
         errors: rows of the table `errors`, the scores of single episodes. Without them, differences are missing and no
             rank is shared.
-        by: the metric of the leaderboards. A leaderboard with a contestant that lacks it uses the first of
-            `FALLBACK_METRICS` that was measured.
+        by: the metric of the leaderboards. If a contestant of a leaderboard lacks this metric, the leaderboard uses the
+            first of `FALLBACK_METRICS` that was measured.
 
     Returns:
         Leaderboards, best contestant first; one for each task, preset, training length (`length`, missing if all runs
-        have the same), evaluator and shift. For the question `targets`, a contestant has a row for each number of
-        related datasets in `target_scores.main_counts`. Columns, in the order and with the meaning of `COLUMNS`:
+        have the same length), evaluator and shift. For the question `targets`, a contestant has a row for each number
+        of related datasets in `target_scores.main_counts`. Columns, in the order and with the meaning of `COLUMNS`:
 
         - contestant, kind, n_related, metric: contestants without the leaderboard's metric come last and show the
           first of `FALLBACK_METRICS` that they have;
@@ -107,7 +107,7 @@ def scores(values: pd.DataFrame, errors: pd.DataFrame | None = None, by: str = "
         - seeds: the number of trained runs; missing for classical methods;
         - different: whether the interval of `behind` excludes 0. Normalised scores are compared in the metric from
           which they are computed;
-        - failed_seeds, reason: the number of runs without a result, and why.
+        - failed_seeds, reason: the number of runs that failed or diverged, and the reasons.
 
     Raises:
         TableError: `values` does not match the schema of the table.

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-# Scores separate contestants if the gap between quartiles is larger than this number of standard deviations over seeds.
+# Scores separate contestants if the median gap between quartiles exceeds this number of standard deviations over seeds.
 MIN_RATIO = 2.0
 _QUARTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 # Significance level of the tests of pairs.
@@ -26,9 +26,9 @@ class Separation:
         gap: median of the four gaps between adjacent quartiles of the contestants' means.
         sd: standard deviation over seeds, pooled over contestants; NaN if no contestant has two seeds.
         pairs: number of pairs of contestants with at least two seeds each, including the best and the worst contestant.
-        significant_pairs: number of these pairs whose mean scores differ by Welch's test at `SIGNIFICANCE_LEVEL`,
-            without correction for multiple tests. If all contestants were equal, the expected share of significant
-            pairs would be this level.
+        significant_pairs: number of these pairs whose mean scores differ significantly in Welch's test at
+            `SIGNIFICANCE_LEVEL`, without correction for multiple tests. If all contestants were equal, the expected
+            share of significant pairs would be this level.
     """
 
     contestants: int

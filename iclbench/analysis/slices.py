@@ -152,7 +152,7 @@ class Slice:
 
     @property
     def noun(self) -> str:
-        """What the points of an episode are called (`registry.noun_of_points`)."""
+        """The word for the points of an episode (`registry.noun_of_points`)."""
         return noun_of_points(self.family)
 
     @cached_property
@@ -273,7 +273,7 @@ class Slice:
     @cached_property
     def summaries(self) -> pd.DataFrame:
         """Rows with one number per curve (`auc`, `score`), averaged over runs like the curves. Contestants with a
-        failed run have no rows, even if it failed at only one context size."""
+        failed run have no rows, even if the run failed at only one context size."""
         rows = self.rows
         rows = rows[
             rows["axis"].isna() & rows["n_context"].isna() & (rows["status"] == "ok") & (rows["kind"] != "published")

@@ -23,7 +23,7 @@ class MeanRanks:
     Attributes:
         metric: the metric of the ranks.
         scores: values of the metric, data sets x contestants, the best mean rank first.
-        mean_rank: mean rank of every contestant, in the order of the columns; 1 is the best, and equal values have the
+        mean_rank: mean rank of every contestant, in the order of the columns; 1 is the best, and equal values share the
             mean of their ranks.
         critical_difference: mean ranks that differ by less are not significantly different; NaN for fewer than two data
             sets or contestants.

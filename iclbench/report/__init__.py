@@ -1,6 +1,7 @@
 """Reports: figures, tables and one self-contained HTML page from result tables. Needs neither torch nor the network.
 
-`build` writes a report. It is imported on first use, because the tables of `iclbench eval` need no figures.
+`build` writes a report. It is imported on first use, because `iclbench cost` uses only the tables of this package and
+should not import the libraries for figures.
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ class Column:
         high: column with the upper end.
         shade: maps a value to a background between 0 (white) and 1 (blue).
         spread: column with a standard deviation, which is printed instead of the interval if it is known.
-        episodes: column with the number of episodes, which is printed after means over fewer episodes than the others.
+        episodes: column with the number of episodes, which is printed after a mean if the mean of another row is over
+            more episodes.
     """
 
     key: str
@@ -144,7 +145,8 @@ class Figure:
         make_live: builds the specification that the page draws for each panel, without data.
         panels: the panels.
         legend: the looks in the page's legend, by name.
-        columns: number of panels per row on a wide page; 0 for as many as fit. A single panel takes at most half a row.
+        columns: number of panels per row on a wide page; 0 for as many as fit. With a number, a single panel takes at
+            most half of the width.
         shows_shapes: whether the page's legend shows the shapes of points.
     """
 

@@ -165,7 +165,7 @@ def _write_section(
     job: Job, out: Path, formats: tuple[str, ...], user_backbones: frozenset[str]
 ) -> RenderedSection | None:
     """Create a section, write the files of its blocks, and render it; None if the section has no content. If the
-    section fails, a section with the error is rendered instead."""
+    section cannot be created, a section with the error is rendered instead."""
     try:
         section = job.make()
     except (IclbenchError, OSError, MemoryError):

@@ -27,8 +27,8 @@ _SIZE_COSTS = {"state_bytes": ("condition", "state_bytes")} | {
 
 
 def _column(key: str, subject: str = "") -> Column:
-    """The column of a cost. The header of a column of FLOPs is the phase (`subject`). The headers of the other costs of
-    a phase begin with "its"."""
+    """The column of a cost. If `subject` (the name of a phase) is given, it is the header of the column of FLOPs, and
+    the headers of the other columns of the phase begin with "its"."""
     cost = metric({**_RUN_COSTS, **_SIZE_COSTS}[key][1])
     header = subject if cost.name == "flops" else cost.label if not subject else f"its {cost.label}"
     return Column(key, header, cost.show, numeric=True)
@@ -61,7 +61,8 @@ def measured_rows(costs: pd.DataFrame) -> pd.DataFrame:
 
 def call_cost_table(costs: pd.DataFrame) -> pd.DataFrame:
     """The frame for the columns `CALL_COLUMNS`: a row per run, machine, batch, number of points, phase and number of
-    queries or new points at once. Single queries and updates are included if several at once were measured."""
+    queries or new points at once. Calls with a single query or point are included if calls with several of them were
+    measured."""
     keys = ["run", *BATCH_KEYS, "n_points", "phase"]
     rows = costs[costs["metric"].isin(_CALL_COSTS)]
     call_keys = rows.loc[rows["n_at_once"].notna(), keys].drop_duplicates()

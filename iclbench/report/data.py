@@ -210,7 +210,7 @@ def load_results(results: Path, tasks: Sequence[str] = (), contestants: Sequence
 
 @dataclass(frozen=True)
 class _Selection:
-    """The contestants and the single runs to show."""
+    """The contestants and runs to show."""
 
     contestants: frozenset[str]
     runs: frozenset[str]
@@ -266,7 +266,8 @@ def results_from_values(values: pd.DataFrame) -> Results:
 
 
 def data_note(rows: pd.DataFrame) -> pd.Series:
-    """A suffix with the data of each published number, for the name of its contestant; empty if no data set is given.
+    """A suffix with the data set of each published number, for the name of its contestant; empty if the data set is not
+    known.
 
     >>> data_note(pd.DataFrame({"data": ["glyphs=omniglot", None]})).tolist()
     [', glyphs=omniglot', '']

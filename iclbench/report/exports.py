@@ -49,7 +49,7 @@ def write(block: Block, out: Path, formats: Sequence[str], drawer: Drawer) -> st
     drawn in each of `formats`.
 
     Returns:
-        The reason why the pictures could not be drawn; None if they were drawn.
+        The reason why the pictures could not be drawn; None if they were drawn or if no pictures are needed.
     """
     folder = out / "figures"
     if isinstance(block, Table):

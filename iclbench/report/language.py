@@ -94,8 +94,8 @@ class LanguageResults:
     def main_shots(self) -> dict[str, int]:
         """The main number of demonstrations of each task, which tables show.
 
-        It is the number with the most cells; of several, the largest. If a task has published results, only their
-        numbers of demonstrations are candidates. The main number is 0 only if all models were evaluated without
+        It is the number with the most cells; of several, the largest. If a task has published results at some of the
+        evaluated numbers, only these numbers are candidates. The main number is 0 only if no model was evaluated with
         demonstrations.
         """
         published_counts = self.rows[self.rows["kind"] == "published"].groupby("task")["n_context"].unique()
@@ -175,8 +175,8 @@ def prepare_rows(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
 
 
 def _drop_other_queries(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Remove rows on queries other than the main queries. All cells of a mean over demonstration seeds must have the
-    same queries.
+    """Remove rows on queries other than the main queries, because all cells of a mean over demonstration seeds must
+    have the same queries.
 
     The main queries of a task, number of demonstrations and shift are the queries with the most runs; of several, the
     largest set.
@@ -189,8 +189,8 @@ def _drop_other_queries(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, 
     sets = _usage_counts(cells, [*_CELL_KEYS, "queries", "prompt_set"]).merge(main, "left", _SETTING_KEYS)
     excluded_sets = sets[sets["queries"].ne(sets["main_queries"]) | sets.duplicated([*_CELL_KEYS, "queries"])]
     lines = [
-        f"{_setting_title(setting)}: {plural(len(rows), 'prompt set')} of other episodes or data, not used "
-        f"({_first_name(rows['prompt_set'])}); evaluate again"
+        f"{_setting_title(setting)}: {plural(len(rows), 'prompt set')} of other episodes or data cannot "
+        f"be used ({_first_name(rows['prompt_set'])}); evaluate again"
         for setting, rows in excluded_sets.groupby(_SETTING_KEYS)
     ]
     return values[~values["prompt_set"].isin(excluded_sets["prompt_set"])].reset_index(drop=True), tuple(lines)
@@ -219,7 +219,7 @@ def _drop_unmatched_gains(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str
             excluded_indices.append(index)
     lines = [
         f"{_setting_title(setting)}: {plural(len(rows), 'gain')} over other sets of demonstrations than the "
-        f"accuracies, not used ({_first_name(rows['contestant'])}); evaluate the method again on all sets"
+        f"accuracies cannot be used ({_first_name(rows['contestant'])}); evaluate the method again on all sets"
         for setting, rows in gains.loc[excluded_indices].groupby(_SETTING_KEYS)
     ]
     return values.drop(index=excluded_indices).reset_index(drop=True), tuple(lines)
@@ -262,7 +262,8 @@ def first_answers(results: Path, rows: pd.DataFrame, problems: list[tables.Table
 def mean_over_tasks(rows: pd.DataFrame, tasks: Sequence[str], keys: Sequence[str]) -> pd.DataFrame:
     """Means over tasks, for each combination of `keys` with a value on all tasks.
 
-    Columns `keys`, value, low, high. The half-widths of the intervals of tasks are added in quadrature.
+    Columns `keys`, value, low, high. The half-widths of the tasks' intervals are added in quadrature and divided by the
+    number of tasks.
     """
     rows = rows[rows["task"].isin(tasks)]
     rows = rows.assign(below=(rows["value"] - rows["low"]) ** 2, above=(rows["high"] - rows["value"]) ** 2)

@@ -138,8 +138,8 @@ def script_json(value: Any) -> Markup:
 
 
 def compressed_figure(figure: Figure) -> str:
-    """A figure for the page's script, as compressed JSON in base64. With compression, a page with a hundred figures has
-    a few megabytes."""
+    """A figure for the page's script, as compressed JSON in base64. The compression reduces a page with a hundred
+    figures to a few megabytes."""
     content = {"spec": figure.live, "row_columns": figure.row_columns, "rows": column_lists(figure.data)}
     text = json.dumps(printable_all(content), separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return gzip_base64(text)
@@ -206,7 +206,7 @@ def swatch(look: Look, shape: bool = False) -> Markup:
 
 
 def _rounded_number(value: Number | None) -> Number | None:
-    """The value: an integer is unchanged, another number has four significant digits. None if it is not finite."""
+    """The number, rounded to four significant digits unless it is an integer; None if it is missing or not finite."""
     if value is None or value != value or value in (float("inf"), float("-inf")):
         return None
     if float(value).is_integer() and abs(value) < 1e15:

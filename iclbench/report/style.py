@@ -1,9 +1,9 @@
 """Colours, lines and shapes of contestants, which are the same in all figures of a report.
 
-Causal backbones have strong colours (the first six of Okabe and Ito, 2008), solid lines and filled shapes; set models
-have other colours, long dashes and hollow shapes. Baselines have a muted version of the colours of Tol (2021) and thin
-dashed lines, and oracles are black. Tests ensure that the colours of one kind differ under protanopia and deuteranopia,
-and that all backbones of the package differ in their shapes, so that figures are readable without colour.
+Causal backbones have strong colours (six of them those of Okabe and Ito, 2008), solid lines and filled shapes; set
+models have other colours, long dashes and hollow shapes. Baselines have a muted version of the colours of Tol (2021)
+and thin dashed lines, and oracles are black. Tests ensure that the colours of one kind differ under protanopia and
+deuteranopia, and that all backbones of the package differ in their shapes, so that figures are readable without colour.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -242,7 +242,7 @@ def looks(
 
 
 def _free_looks(names: list[str], used_looks: list[Look], orders: Mapping[str, str]) -> dict[str, Look]:
-    """The looks of other variants and of user-defined backbones, with unused pairs of colour and dash."""
+    """The looks of backbones that are not in `SHIPPED_LOOKS`, with pairs of colour and dash that are not used yet."""
     used_pairs = {(look.colour, look.dash) for look in used_looks}
     # `DASHES[0]` is omitted, because it resembles the long dash of set models.
     dashes = {"set": (LONG_DASH, (9, 3, 2, 3), (14, 4)), "causal": ((), *DASHES[1:])}

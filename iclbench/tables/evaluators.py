@@ -4,7 +4,7 @@ QUESTIONS = ("next", "targets")
 # Evaluators that describe the internals of a model or the tuning of a method. Their rows are not scores of predictions.
 PROBES = ("probe", "gamma_search")
 # Distances between a model and known solutions, during training or by the number of truths in the pool of the training
-# task. The second have the axis `POOL`, without a value for an unlimited pool.
+# task. Distances by the number of truths have the axis `POOL`, whose value is missing for an unlimited pool.
 SOLUTIONS = "solutions"
 POOL = "pool"
 DIAGNOSTICS = (*PROBES, "rank", "representation", SOLUTIONS)

@@ -2,8 +2,8 @@
 
 A seed repeats a measurement with other random numbers. There are three kinds of seeds:
 
-- `run`: training runs of one contestant that differ only in the seed, on the same prompts. (`analysis.comparable` gives
-  different contestants to runs that differ in more than the seed.)
+- `run`: training runs of one contestant that differ only in the seed, on the same prompts. (Runs that differ in more
+  than the seed belong to different contestants; see `analysis.comparable`.)
 - `demo_seed`: sets of demonstrations for the same queries to a language model.
 - `order`: orders of one set of demonstrations.
 

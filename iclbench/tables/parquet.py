@@ -89,14 +89,14 @@ def read(table: TableName, path: Path) -> pd.DataFrame:
 
 
 def read_columns(table: TableName, path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """Read some columns of one file, with the types of the schema but without validation, which is faster than
+    """Read the given columns of one file, with the types of the schema but without validation, which is faster than
     `read`."""
     rows = _frame(_load(table, path, columns)).reindex(columns=list(columns))
     return rows.astype({name: SCHEMAS[table][name][0] for name in columns})
 
 
 def _load(table: TableName, path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read the rows of one file without validation (default: all columns)."""
+    """Read the given columns of one file (default: all columns) without validation."""
     try:
         # Opening each file once and without threads halves the time for thousands of small files.
         with memory_advice(RESULT_TABLE_REMEDY), _open_checked(path) as file:

@@ -10,8 +10,8 @@ import pandas as pd
 from iclbench.tables.schema import COMPARISON_METRICS, key_columns
 
 _SEPARATOR = "; "
-# The largest difference between values of the same weights on two processors, as a share of the value or of half the
-# width of its interval.
+# The largest difference between values that two processors compute from the same weights, as a share of the value or of
+# half the width of its interval.
 _ROUNDING_TOLERANCE = 1e-2
 
 
@@ -39,7 +39,7 @@ def are_tuned(values: pd.DataFrame, by: str) -> pd.Series:
 
 
 def replaced_rows(packed_rows: pd.DataFrame, unpacked_rows: pd.DataFrame) -> pd.DataFrame:
-    """The packed rows of runs that an unpacked run of the same name replaces, because it has different settings or
+    """The packed rows of runs that are replaced by an unpacked run of the same name with different settings or
     weights."""
     run_columns = ["task", "preset", "run"]
     # Metrics that compare contestants depend on the other contestants, so their values do not show whether the weights

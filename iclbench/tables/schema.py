@@ -62,8 +62,8 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "tuned": (
         "boolean",
         True,
-        "whether the run was trained at the learning rate that a table of rates had for its backbone, preset and task "
-        "when it was evaluated; missing if that is unknown or the contestant is not trained",
+        "whether the run was trained at the tuned learning rate of its backbone, preset and task, as given by the "
+        "tables of rates at the time of the evaluation; missing if this is unknown or the contestant is not trained",
     ),
     "trained_on": (
         "string",
@@ -108,7 +108,7 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "value": (
         "Float64",
         True,
-        "mean over episodes, divided by the normaliser; missing if the cell failed or was skipped",
+        "mean over episodes, divided by the normaliser; missing if the status is not ok",
     ),
     "low": ("Float64", True, "lower end of the interval"),
     "high": ("Float64", True, "upper end of the interval"),
@@ -116,11 +116,15 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "score_one": ("string", True, "for a score: the contestant that scores 1, or a description"),
     "n_episodes": ("Int64", True, "number of episodes of the mean"),
     "normaliser": ("Float64", True, "divisor of the raw metric"),
-    "status": ("string", False, "ok, failed, or skipped (more examples than the contestant can read)"),
+    "status": (
+        "string",
+        False,
+        "ok, failed, or skipped (more examples than the contestant supports, or a score that is not defined)",
+    ),
     "reason": (
         "string",
         True,
-        "why the cell failed or was skipped, the origin of a published or tuned number, or the scale of a score: "
+        "why the evaluation failed or was skipped, the origin of a published or tuned number, or the scale of a score: "
         "'METRIC: 1 is CONTESTANT'",
     ),
     "prompt_set": ("string", True, "hash of the frozen episodes"),
@@ -154,15 +158,16 @@ COSTS: dict[str, tuple[str, bool, str]] = {
     "phase": (
         "string",
         False,
-        "model; train, train_step (a complete batch); evaluate; condition, query, update (one episode of a batch)",
+        "model, train, evaluate, train_step (cost of a complete batch), or condition, query, update (cost of one "
+        "episode of a batch)",
     ),
     "n_points": ("Int64", True, "number of processed points; for query and update, points in the state"),
-    "n_at_once": ("Int64", True, "queries of one forward pass, or points of one update; missing: one"),
+    "n_at_once": ("Int64", True, "number of queries in a forward pass, or of points in an update; missing: one"),
     "metric": ("string", False, "seconds, bytes, parameters, flops, state_bytes, steps"),
     "value": ("Float64", False, "the measurement"),
     "device": ("string", False, "cpu or the name of the accelerator"),
     "threads": ("Int64", False, "torch threads"),
-    "n_episodes": ("Int64", True, "size of the batch, if the value is its cost divided by this number"),
+    "n_episodes": ("Int64", True, "size of the batch, if the value is the cost of the batch divided by its size"),
     "version": ("string", False, "version of iclbench"),
 }
 
@@ -170,7 +175,7 @@ ERRORS: dict[str, tuple[str, bool, str]] = {
     "run": ("string", False, "as in values"),
     "prompt_set": ("string", False, "as in values"),
     "metric": ("string", False, "as in values"),
-    "n_context": ("Int64", True, "number of context points; missing: the mean of the episode's curve"),
+    "n_context": ("Int64", True, "number of context points; missing: the value is the mean height of the curve"),
     "n_related": ("Int64", True, "as in values"),
     "episode": ("Int64", False, "index within the prompt set"),
     "value": ("Float64", False, "score of the episode, divided by the normaliser"),
@@ -246,14 +251,15 @@ CELLS: dict[str, tuple[str, bool, str]] = {
     "metrics": (
         "string",
         True,
-        "for an evaluation: its metrics and those that its code could compute, separated by spaces",
+        "for an evaluation: the metrics of its rows and the other metrics that its code could compute, separated by "
+        "spaces",
     ),
     "seconds": ("Float64", True, "duration; of a training run, the sum over all its processes"),
     "device": ("string", True, "cpu or the name of the accelerator"),
     "hardware": ("string", True, "processor and memory of the machine"),
     "kernels": ("string", True, "instruction set of PyTorch's CPU kernels: default, avx2, avx512, ..."),
     "threads": ("Int64", True, "torch threads"),
-    "libraries": ("string", True, "Python and the libraries that the values depend on, with versions, as JSON"),
+    "libraries": ("string", True, "versions of Python and of the libraries that affect the values, as JSON"),
     "version": ("string", False, "version of iclbench"),
 }
 
@@ -367,7 +373,7 @@ def validate(table: TableName, data: pd.DataFrame, file_indices: np.ndarray | No
 
 
 def _without_duplicates(table: TableName, rows: pd.DataFrame, file_indices: np.ndarray | None = None) -> pd.DataFrame:
-    """The same rows. Raise `TableError` if two rows of one file have the same keys."""
+    """Return the rows unchanged. Raise `TableError` if two rows of one file have the same keys."""
     keys = rows[_KEYS[table]]
     _check_duplicates(table, rows, keys if file_indices is None else keys.assign(file_index=file_indices))
     return rows

@@ -4,7 +4,7 @@
   const views = new WeakMap();
   const MAX_ROWS = 200;
 
-  // Convert columns, with texts as levels and codes, to one object per row.
+  // Convert columns to one object per row. Columns of text are stored as levels and codes.
   function unpack(columns) {
     const names = Object.keys(columns);
     const read = names.map((name) => {
@@ -59,7 +59,7 @@
     const pending = embed(plot);
     views.set(plot, pending);
     pending.catch((error) => {
-      plot.textContent = `This figure cannot be drawn here (${error.message}); its rows are in the file below it.`;
+      plot.textContent = `This figure cannot be drawn here (${error.message}); its rows are in the CSV file that is linked below.`;
       console.error(error);
     });
     highlight(plot.closest("figure"));
@@ -145,8 +145,8 @@
     rows?.addEventListener("toggle", () => rows.open && tabulate(figure));
   }
 
-  // On a wide page the table of contents is next to the sections. On a narrow page it closes after a click on a link or
-  // elsewhere, and with Escape.
+  // On a wide page, the table of contents is always open, next to the sections. On a narrow page, a click on one of its
+  // links or outside it closes it, and so does Escape.
   const menu = document.querySelector("nav details");
   const wide = window.matchMedia("(min-width: 64rem)");
   const place = () => (menu.open = wide.matches);
@@ -161,7 +161,8 @@
     menu.querySelector("summary").focus();
   });
 
-  // Filter the sections of single tasks, on the page and in the table of contents; other sections are always shown.
+  // Hide the sections of single tasks that do not match the filters, on the page and in the table of contents. Other
+  // sections are always shown.
   const filters = [...document.querySelectorAll(".filter select")];
   const sections = [...document.querySelectorAll("main > section")];
 
@@ -205,7 +206,8 @@
     });
   }
 
-  // Draw figures when they are near the screen, so that a large page opens at once, and all of them before printing.
+  // Draw a figure when it is near the screen, so that a large page opens without delay. Draw all figures before
+  // printing.
   const margin = 600;
   const plots = document.querySelectorAll(".plot");
   const observer = new IntersectionObserver(

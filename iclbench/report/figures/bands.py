@@ -77,7 +77,7 @@ def figure(
 
 
 def _rows(examples: pd.DataFrame, drawn: DrawnContestant, oracle: str | None) -> pd.DataFrame:
-    """The points of one episode, the prediction, and the prediction of the oracle."""
+    """The points of one episode, the prediction of the contestant, and the prediction of the oracle."""
     predicted_rows = examples[examples["role"] == "predicted"]
     counts = predicted_rows["n_related"].fillna(0)
     prediction = predicted_rows[(predicted_rows["contestant"] == drawn.contestant) & counts.eq(drawn.n_related)]

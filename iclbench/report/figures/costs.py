@@ -24,16 +24,15 @@ _PHASES = {
 }
 # The last sentence of the caption, by metric.
 _LAST_SENTENCES = {
-    "seconds": "A flat line is a constant cost per query or update.",
+    "seconds": "A flat line means a constant cost per query or update.",
     "bytes": "Inputs, state and weights are not included.",
-    "flops": "A flat line is a constant cost per query or update.",
-    "state_bytes": "A flat line is a state of constant size.",
+    "flops": "A flat line means a constant cost per query or update.",
+    "state_bytes": "A flat line means a state of constant size.",
 }
 
 
 def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
-    """Yield up to four figures for one task and preset, from the rows of the machine and batch size with the most
-    rows."""
+    """Yield up to four figures for one task and preset. They show the machine and batch size with the most rows."""
     rows = measured_rows(costs)
     rows = rows[(rows["phase"] != "train_step") & rows["contestant"].isin(list(results.looks))]
     if rows["n_points"].nunique() < 2:

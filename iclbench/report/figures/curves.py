@@ -24,7 +24,8 @@ OTHERS = "other baselines"
 PANELS_PER_ROW = 3
 # Width of the lines of seeds behind their mean.
 SEED_WIDTH = 0.8
-# A logarithmic axis extends to oracles at most by this factor below the best backbone. An oracle may reach 1e-20.
+# A logarithmic axis that shows an oracle ends at most by this factor below the best backbone, because the error of an
+# oracle may be 1e-20.
 _OPTIMUM_FACTOR = 30
 # Columns of the rows in addition to the x axis. `label` is the name in tooltips, `series` identifies a line, `width` is
 # the width of the look, and `sparse` adds points. The optional column `band` marks the backbones with bands.
@@ -101,7 +102,7 @@ def specifications(
 
 
 def records(data: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as Python values; missing and infinite values become None."""
+    """The rows as dictionaries of Python values; missing and infinite values become None."""
     columns = {str(name): _python_values(data[name]) for name in data.columns}
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 

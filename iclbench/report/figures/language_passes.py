@@ -28,7 +28,8 @@ _DRIFT_METRICS = {
 
 def against_passes(results: LanguageResults) -> Iterator[Figure]:
     """Yield figures of the accuracy after every pass, of the divergence from plain in-context learning, and of the
-    change of the memory. If the number of passes was chosen on the development split, its accuracy is shown, too."""
+    change of the memory. If the number of passes was chosen on the development split, the accuracy on this split is
+    shown, too."""
     rows = results.pass_scores[results.pass_scores["shift"] == "none"]
     rows = results.at_main_shots(rows)
     if rows["axis_value"].nunique() < 2:
@@ -85,7 +86,7 @@ def _figure(
         band_name="95 % interval",
         ticks=tuple(passes) if len(passes) <= 8 else (),
     )
-    split_note = "; development: the queries for choosing the number of passes" if is_development.any() else ""
+    split_note = "; development: the queries on which the number of passes was chosen" if is_development.any() else ""
     return language.line_figure(
         results,
         data,

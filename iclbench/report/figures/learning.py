@@ -15,7 +15,7 @@ from iclbench.report.style import BACKGROUND, Look
 from iclbench.tables.means import means_over_seeds
 from iclbench.tables.runs import split_run_names
 
-# Featured baselines are not grey. Their largest number, with few and with many backbones.
+# The largest number of featured baselines, which are not grey, with few and with many backbones.
 MAX_FEATURED = 7
 MAX_FEATURED_IF_CROWDED = 3
 # With more backbones than this, seeds have no lines, fewer baselines are featured, and a single panel is split into one

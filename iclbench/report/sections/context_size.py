@@ -15,7 +15,7 @@ from iclbench.report.drawn_episodes import pixel_count
 from iclbench.report.figures import targets
 from iclbench.report.titles import related_title
 
-# Bins have equal numbers of episodes. There are at least `_MIN_EPISODES` per bin, and at most `_MAX_BINS` bins.
+# Bins have about equal numbers of episodes: at least `_MIN_EPISODES` per bin on average, in at most `_MAX_BINS` bins.
 _MIN_EPISODES, _MAX_BINS = 16, 10
 
 
@@ -45,7 +45,8 @@ def section(task: Slice) -> Section | None:
         x_axis,
         name="context-size",
         title=f"{task.task}: log-likelihood against {quantity}",
-        caption=f"Log-likelihood per target (nats, higher is better) against {quantity}, in bins of equal size.",
+        caption=f"Log-likelihood per target (nats, higher is better) against {quantity}, in bins with about equal "
+        "numbers of episodes.",
     )
     return Section(f"{task.id}-context-size", "Context size", (figure,))
 

@@ -156,7 +156,7 @@ def _current_preset(task: Slice) -> tuple[Preset | None, list[str]]:
     """The preset of the task's current card, and the backbones whose rows have the hash of this card."""
     try:
         card = load_task(task.task)[1]
-    except UsageError:  # the card of a user is in another folder
+    except UsageError:  # a user's card may be in another folder
         return None, []
     card_contestants = set(task.rows.loc[task.rows["card"] == card.hash, "contestant"].unique())
     backbones = [name for name, kind in task.kinds.items() if kind == "backbone" and name in card_contestants]
@@ -227,7 +227,8 @@ def _rate_table(rates: pd.DataFrame, preset: str) -> Table:
     return Table(
         f"learning-rates-{slug(preset)}",
         f"{preset}: learning rates",
-        f"Learning rate of each model on each task of preset {preset}. A dash: not trained, or runs differ.",
+        f"Learning rate of each model on each task of preset {preset}. A dash: not trained, or trained at "
+        "different rates.",
         rates,
         (Column("contestant", "model"), *(Column(task, task, number, numeric=True) for task in tasks)),
         folded=True,

@@ -112,13 +112,15 @@ def _table(task: Slice, shift: str, rows: pd.DataFrame, joint: bool = False) -> 
 
 
 def _teacher_forced(task: Slice) -> str:
-    """A sentence that names the models whose joint likelihood is given the true targets; empty without such models."""
+    """A sentence that names the models whose joint likelihood is computed given the true previous targets; empty
+    without such models."""
     teacher_forced_contestants = task.targets.loc[
         task.targets["metric"] == "log_likelihood_teacher_forced", "contestant"
     ]
     if teacher_forced_contestants.empty:
         return ""
-    return f" Given the true previous targets: {', '.join(sorted(teacher_forced_contestants.unique()))}."
+    names = ", ".join(sorted(teacher_forced_contestants.unique()))
+    return f" Models that are given the true previous targets (teacher forcing): {names}."
 
 
 def _strata(rows: pd.DataFrame) -> list[str]:

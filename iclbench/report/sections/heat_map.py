@@ -187,7 +187,11 @@ def best_baselines(scores: pd.DataFrame) -> pd.DataFrame:
 def heat_map_cells(
     results: Results, contests: Sequence[Contest], scores: pd.DataFrame, names: Sequence[str]
 ) -> pd.DataFrame:
-    """A row per cell of the heat map, column by column, with its `status` and the `reason` for a missing score."""
+    """A row per cell of the heat map, column by column, with its `status` and a `reason`.
+
+    The reason says why a score or one of its runs is missing, which baseline is the best, or that the score is not
+    significantly different from 0. It is empty for other cells.
+    """
     rows = [contest.title for contest in contests]
     by_title = {contest.title: contest for contest in contests}
     grid = pd.DataFrame([(row, name) for name in names for row in rows], columns=["row", "contestant"])
@@ -269,7 +273,8 @@ def _reasons_of_baselines(
 def _score_table(
     contests: Sequence[Contest], scores: pd.DataFrame, names: Sequence[str], name: str, title: str
 ) -> Table:
-    """The heat map as a table, with a row per family and the predictor that scores 1."""
+    """The heat map as a table, with a row per family. The last columns are the predictor that scores 1 and the
+    metric."""
     wide = scores.pivot_table("score", index="row", columns="contestant")
     frame = wide.reindex(index=[c.title for c in contests], columns=list(names)).reset_index()
     frame = frame.assign(one=[c.reference for c in contests], metric=[metric(c.metric).label for c in contests])

@@ -39,8 +39,8 @@ def accuracy_table(task: Slice, tests: list[str]) -> Table:
     frame["runs"] = frame["runs"].astype("Int64").where(frame["kind"] == "backbone")
     for test in tests:
         names = {"value": test, "low": f"{test}_low", "high": f"{test}_high"}
-        of_test = rows.loc[rows["evaluator"] == test, [*keys, *names]]
-        frame = frame.merge(of_test.rename(columns=names), "left", keys)
+        test_rows = rows.loc[rows["evaluator"] == test, [*keys, *names]]
+        frame = frame.merge(test_rows.rename(columns=names), "left", keys)
     frame = frame.merge(_peaks(task), "left", "contestant")
     frame = frame.assign(order=frame["kind"].map({kind: i for i, kind in enumerate(KINDS)}))
     frame = frame.sort_values(["order", tests[0], "name"], ascending=[True, False, True], ignore_index=True)

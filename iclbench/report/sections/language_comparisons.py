@@ -118,8 +118,8 @@ def published(language: LanguageResults) -> list[Table]:
     table = Table(
         name="language-published",
         title="Published results",
-        caption="Accuracy after n demonstrations, ours (with 95 % intervals) and published, on other samples of "
-        "queries and demonstrations. Groups of tasks: the mean over the evaluated tasks.",
+        caption="Accuracy after n demonstrations, ours (with 95 % intervals) and published. The published numbers are "
+        "for other samples of queries and demonstrations. Groups of tasks: the mean over the evaluated tasks.",
         frame=frame,
         columns=(Column("contestant", "contestant"), *n_column, Column("whose", "origin"), *columns),
         group="whose",

@@ -51,7 +51,7 @@ def prompt_end(prompt: str) -> str:
 
 
 def notes(language: LanguageResults) -> Table | None:
-    """A table of the notes of cells on their answers: number of passes, dropped demonstrations, and majority answer."""
+    """A table of the notes on the answers of cells: number of passes, dropped demonstrations, and majority answer."""
     cells = language.cells
     keys = ["family", "task", "contestant", "n_context", "shift", "reason"]
     with_note = cells[cells["reason"].notna() & (cells["metric"] == ACCURACY)]

@@ -171,8 +171,8 @@ def column_meanings(columns: Iterable[Column]) -> str:
 
 
 def _with_errors(frame: pd.DataFrame, curves: pd.DataFrame) -> tuple[pd.DataFrame, list[int]]:
-    """The frame with the errors after k examples in columns `n<k>`, and the values of k: up to three context sizes for
-    which all ranked contestants have errors."""
+    """The frame with the errors after k examples in columns `n<k>`, and the values of k: up to three of the context
+    sizes for which the most ranked contestants have errors."""
     ranked_contestants = set(frame.loc[frame["auc"].notna(), "contestant"])
     counts = curves[curves["contestant"].isin(ranked_contestants)].groupby("n_context")["contestant"].nunique()
     common = sorted(int(n) for n in counts[counts == counts.max()].index if n > 0)

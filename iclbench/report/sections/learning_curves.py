@@ -69,9 +69,9 @@ def curve_table(task: Slice, rows: pd.DataFrame, stem: str, label: str) -> Table
 def size_limited_contestants(task: Slice, rows: pd.DataFrame) -> list[str]:
     """The contestants that support fewer examples than these curves show. They are skipped at larger sizes."""
     failures = task.failed_rows
-    at_size = failures["status"].eq("skipped") & failures["n_context"].notna()
-    of_curves = failures["shift"].isin(rows["shift"]) & failures["evaluator"].isin(rows["evaluator"])
-    return sorted(failures.loc[at_size & of_curves, "contestant"].unique())
+    is_skipped_size = failures["status"].eq("skipped") & failures["n_context"].notna()
+    is_of_curves = failures["shift"].isin(rows["shift"]) & failures["evaluator"].isin(rows["evaluator"])
+    return sorted(failures.loc[is_skipped_size & is_of_curves, "contestant"].unique())
 
 
 def thinned_sizes(sizes: list[int]) -> list[int]:

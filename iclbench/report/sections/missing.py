@@ -89,7 +89,7 @@ def _missing_evaluations(task: Slice, evaluated_rows: pd.DataFrame) -> Iterator[
     contestants were evaluated."""
     pairs = set(evaluated_rows[["contestant", "shift"]].drop_duplicates().itertuples(index=False, name=None))
     shifts = sorted({str(shift) for _, shift in pairs})
-    # Guessing and the baselines of a probe (GD++ with another gamma) are never evaluated.
+    # The reference `chance` and the baselines of a probe (GD++ with another gamma) are not evaluated on the questions.
     baselines = set(evaluated_rows["contestant"].unique()) - {"chance"}
     other_runs = set(task.rows.loc[_in_training(task) & task.rows["status"].eq("failed"), "run"].unique())
     # The rows of runs with another pool of truths are not in the leaderboards of the task.
@@ -127,16 +127,16 @@ def _missing_summaries(rows: pd.DataFrame) -> list[tuple[str, str]]:
 def _missing_trainings(task: Slice) -> Iterator[tuple[str, str, str]]:
     """Yield name, the word "everything" and command for each backbone of the preset without rows on this task.
 
-    Backbones in a sweep are omitted, because the section on coverage gives the reasons. Backbones that cannot read the
-    elements of the task are omitted, too.
+    Backbones in a sweep are omitted, because the section on coverage gives the reasons. Backbones that need inputs are
+    omitted, too, if the task has only a stream of elements without inputs.
     """
     backbones = task.results.backbones.get(task.preset, {})
     all_backbones = {name for names in backbones.values() for name in names}
     cells = task.results.cells
     # A backbone that is not applicable to a task is not applicable at any preset.
     not_applicable = cells["kind"].eq("train") & cells["status"].eq("skipped")
-    of_preset = cells["task"].eq(task.task) & (not_applicable | cells["preset"].eq(task.preset))
-    in_sweep = set(cells.loc[of_preset, "contestant"])
+    is_relevant = cells["task"].eq(task.task) & (not_applicable | cells["preset"].eq(task.preset))
+    in_sweep = set(cells.loc[is_relevant, "contestant"])
     for name in sorted(all_backbones - set(backbones.get(task.task, [])) - in_sweep):
         if needs_missing_inputs(name, task.family):
             continue

@@ -97,8 +97,8 @@ def _figure(results: Results, name: str, preset: str, by_contest: dict[str, pd.D
 
 
 def _step_table(by_contest: dict[str, pd.DataFrame], shares: Sequence[float], name: str, preset: str) -> Table | None:
-    """A table of mean scores and ranks after each share of the steps, for the models in all contests; None if there are
-    no such models."""
+    """A table of mean scores and ranks after each share of the steps, for the models with a score in every contest;
+    None without such models."""
     scores = {
         share: over_training.mean_over_contests([_scores_at_share(rows, share) for rows in by_contest.values()])
         for share in shares
@@ -206,7 +206,8 @@ def _compute_table(by_contest: dict[str, pd.DataFrame], name: str, preset: str) 
 
 
 def common_shares(contests: Iterable[pd.DataFrame]) -> list[float]:
-    """The shares of the steps at which all models have a run in all contests, in ascending order; the last one is 1."""
+    """The shares of the steps at which all models have a score in all of their contests, ascending; the last one is
+    1."""
     shares = (model["share"].astype(float).round(6) for rows in contests for _, model in rows.groupby("contestant"))
     return sorted(set.intersection(*map(set, shares)))
 

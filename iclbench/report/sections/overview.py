@@ -44,10 +44,10 @@ def reading_guide(results: Results) -> Text:
     n_episodes = sorted(int(n) for n in rows["n_episodes"].dropna().unique())
     range_text = " to ".join(f"{n:,}" for n in dict.fromkeys([n_episodes[0], n_episodes[-1]])) if n_episodes else "all"
     measured_rows = rows[rows["kind"] != "published"]
-    of_classes = measured_rows["evaluator"].ne("next") & measured_rows["metric"].isin(_CLASSIFICATION_METRICS)
-    of_targets = measured_rows["evaluator"].eq("targets") & measured_rows["n_related"].notna() & ~of_classes
-    has_classes, has_targets = bool(of_classes.any()), bool(of_targets.any())
-    has_next = measured_rows.empty or not (of_targets | of_classes).all()
+    is_class_metric = measured_rows["evaluator"].ne("next") & measured_rows["metric"].isin(_CLASSIFICATION_METRICS)
+    is_target_metric = measured_rows["evaluator"].eq("targets") & measured_rows["n_related"].notna() & ~is_class_metric
+    has_classes, has_targets = bool(is_class_metric.any()), bool(is_target_metric.any())
+    has_next = measured_rows.empty or not (is_target_metric | is_class_metric).all()
     questions = {
         "each output from the examples before it": has_next,
         "a set of targets from one context": has_targets,

@@ -142,7 +142,7 @@ def _preset_blocks(results: Results, preset: str, contests: Sequence[Contest]) -
 
 
 def _costs_differ(rows: pd.DataFrame) -> bool:
-    """Whether the contestants of a panel differ in cost."""
+    """Whether the contestants of any panel differ in cost by more than the factor `_MIN_COST_RATIO`."""
     ratios = rows.groupby("panel")["cost"].agg(lambda c: c.max() / c.min() if len(c) > 1 else 1.0)
     return bool((ratios > _MIN_COST_RATIO).any())
 

@@ -54,13 +54,13 @@ def _figure(task: str, preset: str, rows: pd.DataFrame, results: Results) -> Fig
     point per run."""
     sizes = sorted(size for size in rows["pool"].unique() if size != float("inf"))
     has_unlimited = len(sizes) < len(rows["pool"].unique())
-    # The unlimited pool has the same distance from the largest pool as pools that differ by a factor of 4.
+    # The unlimited pool is drawn at four times the size of the largest limited pool.
     ticks = [*sizes, 4 * sizes[-1]] if has_unlimited and sizes else sizes or [1.0]
     drawn = rows.assign(pool=rows["pool"].clip(upper=ticks[-1]), value=rows["value"].clip(lower=_SMALLEST))
     means = drawn.groupby(_KEYS, as_index=False)["value"].mean()
     all_looks = results.backbone_looks(rows["contestant"].unique())
     means = means.assign(run=means["contestant"], series=means["contestant"], sparse=False)
-    # Every point is a series of its own, so that runs have no lines.
+    # Each point is a separate series, so that runs are drawn without lines.
     points = drawn.assign(series=[f"{run} {size}" for run, size in zip(drawn["run"], drawn["pool"], strict=True)])
     data = pd.concat([means, points.assign(sparse=True)], ignore_index=True)
     data = data.assign(

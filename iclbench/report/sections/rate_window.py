@@ -165,7 +165,10 @@ def _order_blocks(task: Slice, rate_scores: RateCurves) -> tuple[Table | Text, .
     if not agreement:
         return (table,)
     return (
-        Text(f"Kendall's tau to the order at the best rates (first: {_first_contestant(at_best)}): {agreement}."),
+        Text(
+            f"Kendall's tau between the order at the best rates (first: {_first_contestant(at_best)}) and the order at "
+            f"one rate: {agreement}."
+        ),
         table,
     )
 

@@ -145,7 +145,7 @@ def _sentence(contest: Contest, first: str, second: str, roles: tuple[str, str],
 
 
 def missing_sentences(results: Results) -> Iterator[str]:
-    """Sentences on failed, skipped and missing results, one per reason."""
+    """Lines that count failed, skipped and missing results, one per reason."""
     failures = missing.failure_table(results)
     for status, phrase in {"failed": "failed", "skipped": "with more examples than the model supports"}.items():
         if failures is not None and (count := int(failures.frame["status"].eq(status).sum())):
@@ -160,7 +160,7 @@ def missing_sentences(results: Results) -> Iterator[str]:
         if counts.get(status, 0):
             yield f"{plural(int(counts[status]), 'cell')} {phrase}."
     if gaps := missing.missing_results(results):
-        yield f"{plural(len(gaps), 'evaluation')} not computed yet."
+        yield f"{plural(len(gaps), 'result')} not computed yet."
     if results.skipped_files:
         yield f"{plural(len(results.skipped_files), 'file')} could not be read."
     if results.excluded_rows:

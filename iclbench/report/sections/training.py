@@ -19,7 +19,7 @@ def section(task: Slice) -> Section | None:
         if not group.duplicated("run").any():
             continue  # a single step per run is not a curve
         measure = metric(str(name))
-        # A negative log-likelihood that is below 0 has no logarithmic axis.
+        # The axis is linear if some values are not positive, such as a negative log-likelihood below 0.
         measure = replace(measure, logarithmic=measure.logarithmic and bool((group["value"] > 0).all()))
         looks = {name: task.looks[name] for name in sorted(group["contestant"].unique())}
         widths = group["contestant"].map({name: look.width for name, look in looks.items()}).astype(float)
