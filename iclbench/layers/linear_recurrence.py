@@ -4,10 +4,10 @@ The state S of a head is a K x V matrix. A token multiplies it, adds to it, and 
 
     S_t = (diag(e^g_t) + b_t a_t^T) S_{t-1} + k_t v_t^T,        o_t = S_t^T q_t.
 
-The log decay g <= 0 is one number per head, or one number per row of S. Without a and b, the state only decays. The
-tokens are processed in chunks of C, each with a few matrix products (Yang et al. 2024, "Parallelizing linear
-transformers with the delta rule"; Dao and Gu 2024, section 6). Let c = cumsum(g) and p_t = c_{t-1}, and let E be the
-matrix of scores
+The log decay g <= 0 is one number per head, or one number per row of S. Without a and b, the transition is only a
+decay. The tokens are processed in chunks of C tokens, each with a few matrix products (Yang et al. 2024, "Parallelizing
+linear transformers with the delta rule"; Dao and Gu 2024, section 6). Let c = cumsum(g) and p_t = c_{t-1}, and let E be
+the matrix of scores
 
     E(x, d, y)_ij = sum over channels of x_i e^(d_i - c_j) y_j
 
@@ -151,8 +151,8 @@ def fork(
 
 
 def _query_rows(terms: Terms, steps: int) -> tuple[Float[Tensor, "B _ Q K"], Float[Tensor, "B H Q V"]]:
-    """Return the rows r of `peek`, which read the state before a token, and the part of the outputs that the token
-    writes itself."""
+    """Return the rows r of `peek`, which read the state before a token, and the part of the outputs that comes from the
+    token itself."""
     first, *others = (
         Terms(**{name: t[:, :, step::steps] for name, t in terms.tensors().items()}) for step in reversed(range(steps))
     )
@@ -171,7 +171,7 @@ def _rows_before(terms: Terms, rows: Float[Tensor, "B _ Q K"]) -> Float[Tensor, 
 
 
 def _self_answers(terms: Terms, rows: Float[Tensor, "B _ Q K"]) -> Float[Tensor, "B H Q V"]:
-    """Return what the rows read of the write of a step."""
+    """Return the part of the outputs of the rows that the step itself writes."""
     return (terms.k * rows).sum(-1, keepdim=True) * terms.v
 
 
@@ -624,7 +624,7 @@ def _cumulative_product_(x: Float[Tensor, "B H C K"]) -> None:
 
 
 def _masked_scores(scores: Float[Tensor, "B _ C C"], lag: int) -> Float[Tensor, "B _ C C"]:
-    """Set to 0, in place, the score of each row and each column that is written after the row reads the state."""
+    """Set the scores of each row to 0, in place, at the columns that are written after the row reads the state."""
     return scores.tril_(-lag)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from iclbench.layers.running_softmax import RunningSoftmax
 
-# Points per block. With this size the weights of all prefixes take about as much memory as their states.
+# Points per block. With this size, the weights of all prefixes take about as much memory as their states.
 BLOCK = 16
 
 

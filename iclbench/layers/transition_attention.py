@@ -7,8 +7,8 @@ Without decays and transitions, this is softmax attention without positions. The
 reads them: every token applies its transition to all keys before it, and adds its log decay to theirs.
 
 The logits of a chunk of C tokens follow from one triangular system (Yang et al. 2025, "PaTH attention", arXiv
-2505.16381). Let u_sj be beta_s times the product of
-w_s and the key j just before token s. Since the key is k_j minus the sum of u_rj w_r over the tokens r between j and s,
+2505.16381). Let u_sj be beta_s times the product of w_s and the key j just before token s. Since the key is k_j minus
+the sum of u_rj w_r over the tokens r between j and s,
 
     u_sj + beta_s sum_{j < r < s} (w_s w_r) u_rj = beta_s (w_s k_j)    for s > j,
 
@@ -208,8 +208,8 @@ def _average_with_self(
 ) -> Float[Tensor, "B H Q V"]:
     """Return the average of the values and of each token's own value. Its own key comes last, so that outputs do not
     depend on the order of the queries, not even in the last digit."""
-    own = (terms.q * terms.k).sum(-1, keepdim=True)
-    weights = torch.cat([logits, own], -1).softmax(-1)
+    self_logit = (terms.q * terms.k).sum(-1, keepdim=True)
+    weights = torch.cat([logits, self_logit], -1).softmax(-1)
     return weights[..., :-1] @ values + weights[..., -1:] * terms.v
 
 
