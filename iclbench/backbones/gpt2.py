@@ -39,7 +39,7 @@ _CPU_GROUPS = 4
 
 
 class GPT2Settings(BackboneSettings):
-    """The sizes of Garg et al. by name, or custom sizes."""
+    """Settings of gpt2: the sizes of Garg et al., by name, or custom sizes."""
 
     size: Literal["tiny", "small", "standard"] = "standard"
     """Sizes by name: tiny (3 layers of width 64), small (6 of 128), standard (12 of 256)."""
