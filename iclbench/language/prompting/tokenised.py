@@ -115,7 +115,7 @@ def _count_tokens_within(tokens: Tokens, characters: int) -> int:
 
 
 def _common_prefix_length(sequences: Iterable[tuple[int, ...]]) -> int:
-    """Return the length of the longest common prefix of all sequences. It equals the common prefix of the first and the
+    """Return the length of the longest common prefix of all sequences. This is the common prefix of the first and the
     last sequence in sorted order."""
     ordered = sorted(sequences)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ordered[0], ordered[-1], strict=False)))

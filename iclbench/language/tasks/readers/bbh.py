@@ -9,7 +9,7 @@ Demonstrations and development examples are drawn from the file with a fixed see
 demonstrations.) Questions about the same paragraph are in the same split, because otherwise a demonstration could
 reveal the answer to a query. If most questions have the same text before their options (hyperbaton, snarks), this text
 does not count as a paragraph. Three examples are omitted, because their target is a title with commas that the file
-lists as several options.
+lists as several options. Two examples (of snarks) are omitted, because they have a single option.
 """
 
 from __future__ import annotations
