@@ -64,8 +64,8 @@ CHUNK = 32
 # Chunks per span, unless decays are too strong.
 _SPAN = 2
 # For sequences of at most this many tokens, the intermediate results of all chunks are saved for the backward pass. For
-# longer sequences they are recomputed chunk by chunk, so that only one chunk at a time needs memory beyond tokens and
-# states.
+# longer sequences, they are recomputed chunk by chunk, so that memory beyond the tokens and states is needed for only
+# one chunk at a time.
 _MAX_SAVED_TOKENS = 8 * CHUNK
 # Limits in double and in single precision: the lower bound of the log decay of a token (smaller decays are below the
 # rounding error of 1), the smallest number of tokens per chunk, and the lowest sum of log decays over half a span.
@@ -143,7 +143,7 @@ def fork(
         steps: number of steps per token.
     """
     rows, answers = _query_rows(queries, steps)
-    # One row per step; the rows of all steps of a pair but the first one are 0.
+    # `_run` reads one row per step. The rows of a pair are 0, except the row of its first step.
     rows = F.pad(rows.unsqueeze(3), (0, 0, 0, 2 * steps - 1)).flatten(2, 3)
     outputs, reads, after = _run(terms, rows, state, chunk)
     assert reads is not None and after is not None
@@ -163,7 +163,8 @@ def _query_rows(terms: Terms, steps: int) -> tuple[Float[Tensor, "B _ Q K"], Flo
 
 
 def _rows_before(terms: Terms, rows: Float[Tensor, "B _ Q K"]) -> Float[Tensor, "B _ Q K"]:
-    """Return rows that read before a step what the given rows read after it, apart from what the step writes."""
+    """Return rows whose products with the state before a step equal the products of the given rows with the state after
+    it, except for the term k v^T of the step."""
     decayed = rows if terms.g is None else rows * terms.g.exp()
     if terms.a is None or terms.b is None:
         return decayed
@@ -219,7 +220,7 @@ class _Recurrence(torch.autograd.Function):
             state = (
                 chunk.state_after(unit_factors, in_place=n > 0 and not needs_grad) if keep_state or next_plan else None
             )
-            del chunk  # frees its memory for the next one
+            del chunk  # frees its memory for the next chunk
         outputs, reads = outputs_by_name["q"], outputs_by_name.get("rows")
         ctx.save_for_backward(outputs, reads, *tensors, *states, state)
         return outputs, reads, state

@@ -197,7 +197,8 @@ def _lower(tokens: int, diagonal: int, like: Tensor) -> Bool[Tensor, "T T"]:
 
 
 def _rows_before(terms: Terms) -> Float[Tensor, "B H Q C"]:
-    """Return rows that read before a token what its query reads after its transition."""
+    """Return rows whose products with keys before a token's transition equal the products of its query with these keys
+    after it."""
     if terms.w is None or terms.beta is None:
         return terms.q
     return terms.q - terms.beta * (terms.w * terms.q).sum(-1, keepdim=True) * terms.w

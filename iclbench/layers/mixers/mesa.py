@@ -111,7 +111,7 @@ class Mesa(Mixer):
         return self._out(o), self._out(answers), (tail, covariance, memory)
 
     def _channels(self, x: Tensor) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B T _"]]:
-        """Return the channels of q and k before the convolution, and those of v."""
+        """Return the channels of q and k before the convolution, and the channels of v."""
         projected, count = self.in_proj(x), self.window.channels
         return projected[..., :count], projected[..., count:]
 

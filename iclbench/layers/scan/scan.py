@@ -26,7 +26,7 @@ from iclbench.core.errors import UsageError
 
 Backend = Literal["auto", "torch", "triton", "mamba-ssm"]
 
-# On CUDA, `auto` is the first of these that is available.
+# On CUDA, `auto` selects the first of these that is available.
 _CUDA_BACKENDS: tuple[Backend, ...] = ("triton", "mamba-ssm")
 
 
