@@ -64,7 +64,7 @@ _Settings = TypeVar("_Settings", bound=BootstrapSettings)
 
 
 class BootstrapNP(TwoPathNP[_Settings], abstract=True):
-    """Bootstraps, training and predictions; a subclass sets the encoders."""
+    """A two-path neural process with bootstraps of the context; a subclass sets the encoders."""
 
     def __init__(self, settings: _Settings, shape: TaskShape) -> None:
         super().__init__(settings, shape)

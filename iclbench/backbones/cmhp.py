@@ -111,7 +111,7 @@ class CMHP(StreamedLatents, EventBackbone[CMHPSettings]):
                 rows = torch.arange(len(states.log_c), device=states.e.device).view(batch, -1)[:, in_chunk]
                 states = states[rows.flatten()]
                 if torch.is_grad_enabled() and points.count > chunk:
-                    # For long sequences the backward pass recomputes the blocks, one chunk of prefixes at a time.
+                    # For long sequences, the backward pass recomputes the blocks, one chunk of prefixes at a time.
                     raw = checkpoint(self._decode, states, use_reentrant=False, preserve_rng_state=False)
                 else:
                     raw = self._decode(states)

@@ -171,7 +171,7 @@ class CoQE(Backbone[CoQESettings]):
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
         """Return the settings for a budget. Small models for regression have larger initial weights, because with a
-        standard deviation of 0.02 attention is nearly uniform at small widths."""
+        standard deviation of 0.02, attention is nearly uniform at small widths."""
         is_small = budget < SMALL_BUDGET and shape.classes is None
         return super().at_budget(budget, shape) | ({"init_std": 0.12} if is_small else {})
 

@@ -62,7 +62,7 @@ class TNPASettings(TNPDSettings):
     """Settings of tnp-a. The defaults are the published sizes, which are the same for all tasks."""
 
     samples: PositiveInt = 50
-    """Number of paths that are drawn for several targets."""
+    """Number of paths of a prediction at several targets."""
     permute: bool = True
     """Whether each path has a separate random order of the targets, as published."""
 
