@@ -338,7 +338,7 @@ def _end_tokens(path: Path) -> dict[str, Any]:
     an empty dictionary if the file has none."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # transformers has reported the error
+    except (OSError, ValueError):  # transformers has already reported the error
         return {}
     tokens = config.get("eos_token_id") if isinstance(config, dict) else None
     return {} if tokens is None else {"ends": tokens}

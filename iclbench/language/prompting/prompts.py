@@ -115,7 +115,7 @@ class LanguagePrompts:
 
     @cached_property
     def id(self) -> str:
-        """Readable name, `q` and content hash."""
+        """Identifier of the prompt set: a readable name, followed by `q` and a content hash."""
         # The hash does not cover the seed and the order of the demonstrations, which are in the readable name. Prompt
         # sets that differ only in these have the same hash.
         identity_fields = {

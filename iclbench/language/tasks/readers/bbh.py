@@ -27,7 +27,7 @@ from iclbench.core.settings import BaseSettings, PositiveInt
 from iclbench.language.tasks.pools import Example, Pool, Reader, fixed_shuffle, unique
 from iclbench.language.tasks.readers import files
 
-# Files with more distinct targets have generated answers.
+# If a file without options has more distinct targets than this number, answers are generated.
 MAX_TARGETS = 20
 _LETTERED = re.compile(r"(\([A-Z]\)) ?(.*)")
 _LISTED = re.compile(r"(- ?)(.*)")

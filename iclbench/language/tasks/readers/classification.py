@@ -103,7 +103,7 @@ class Classification(Reader):
 
 
 def _labels_in(rows: list[tuple[Path, int, str, str]]) -> dict[str, str]:
-    """Return the labels in these rows, each with itself as its word in the prompt."""
+    """Return the labels in these rows. The word of a label in the prompt is the label itself."""
     labels, path = sorted({label for *_, label in rows}), rows[0][0]
     if len(labels) < 2:
         raise DataError(f"{path}: expected at least two different labels, got only '{labels[0]}'")
