@@ -10,7 +10,7 @@ from iclbench.layers.encoder_pairs import AttentivePair
 
 
 class ANPSettings(AttentiveSettings, LatentNPSettings):
-    """Published sizes for Gaussian processes."""
+    """Settings of anp. The defaults are the published sizes for Gaussian processes."""
 
 
 class ANP(LatentNP[ANPSettings]):

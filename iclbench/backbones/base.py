@@ -152,8 +152,8 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """Return the settings that are fixed before the search for a budget: depth, number of heads and memory of
-        typical networks of this size. A subclass may override this method.
+        """Return the settings that are fixed before the search for a budget: the depth, the number of heads and the
+        size of the memory, as in typical networks with this number of parameters. A subclass may override this method.
 
         Args:
             budget: number of parameters, excluding the image encoder.

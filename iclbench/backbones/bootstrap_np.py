@@ -1,6 +1,7 @@
 """Bootstrapping neural processes (Lee et al. 2020): functional uncertainty from bootstraps of the context.
 
-    1. Resample the context's pairs with replacement, and predict the outputs of the context from them: mu, sigma.
+    1. Resample the context's pairs with replacement. From them, predict the mean mu and the standard deviation sigma of
+       the context's outputs.
     2. Standardise the residuals, (y - mu) / sigma, resample them with replacement, and subtract their mean. The new
        outputs are y* = mu + sigma e with these residuals e. Steps 1 and 2 have no gradient.
     3. Encode the bootstrap (x, y*), and add a linear map of its encoding, without bias, to the first hidden layer of
@@ -63,7 +64,7 @@ _Settings = TypeVar("_Settings", bound=BootstrapSettings)
 
 
 class BootstrapNP(TwoPathNP[_Settings], abstract=True):
-    """Bootstraps, training and predictions; a subclass sets the encoders."""
+    """A two-path neural process with bootstraps of the context; a subclass sets the encoders."""
 
     def __init__(self, settings: _Settings, shape: TaskShape) -> None:
         super().__init__(settings, shape)

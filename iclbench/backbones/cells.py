@@ -11,7 +11,7 @@ model reads any number of columns, including more than in training. `tnp` (TabPF
 targets attend only to the context.
 
 Only the y-cells are read after the last block, so this block computes no other cells, which does not change the
-outputs. Differences from nanoTabPFN (both versions, compared at equal weights):
+outputs. Differences from both versions of nanoTabPFN (compared with equal weights):
 
 - Cells do not attend to columns that are constant in the context. Predictions therefore do not depend on constant
   columns, including the values of targets in these columns. If the context has fewer than two rows, all columns of x
@@ -49,7 +49,7 @@ from iclbench.layers.column_scale import ColumnScale
 
 
 class CellsSettings(SetSettings):
-    """The sizes of nanoTabPFN."""
+    """Settings of cells. The defaults are the sizes of nanoTabPFN."""
 
     layers: PositiveInt = 3
     """Blocks."""

@@ -1,10 +1,10 @@
 """Constant-memory attentive neural process (Feng et al. 2023, sections 3.2 and A.1).
 
 The model is an LBANP whose layers are constant-memory attention blocks (`cmab`). The state is the running softmax of
-the first cross-attention of each block. It does not grow with the number of points, new points update it in constant
-time, and points can be removed from it. For each query, the latents are computed from the state, in a time that does
-not depend on the number of points either. The differences from the released code are those of `eqtnp`: the residual
-branch, the initialisation of layers, masks and the standard deviation.
+the first cross-attention of each block. It does not grow with the number of points, each new point updates it in
+constant time, and points can be removed from it. For each query, the latents are computed from the state, and the time
+for this does not depend on the number of points. The differences from the released code are those of `eqtnp`: the skip
+connections, the initialisation of layers, masks and the standard deviation.
 
 Points (including their embeddings) and queries are processed in chunks of `chunk`, so that memory, except for the
 predictions, does not grow with their number. In training, the backward pass recomputes the chunks of the context, so

@@ -5,8 +5,9 @@ The flattened latents of the last block are decoded to the time and the mark of 
 softmax of the first cross-attention of each block. It does not grow with the number of events. An event updates the
 state at constant cost and need not be stored. Before the first event, the latents have their learned values.
 
-The attention to events does not depend on their order, so the model reads a set of events. It knows the order only from
-the encoding of absolute times. With `encode=gap`, only the gap before an event is encoded, and the order is unknown.
+The attention to events does not depend on their order, so the model reads a set of events. Only the encoding of
+absolute times gives the order of the events. With `encode=gap`, only the gap before an event is encoded, and the order
+is unknown.
 
 The paper gives no sizes for this model. Layers that also occur in `thp` have the same sizes as there. The two blocks
 have the sizes of the paper's CMANP (4 heads, feed-forward networks of width 128) and L_I = L_B = 16 latents, and the
@@ -110,7 +111,7 @@ class CMHP(StreamedLatents, EventBackbone[CMHPSettings]):
                 rows = torch.arange(len(states.log_c), device=states.e.device).view(batch, -1)[:, in_chunk]
                 states = states[rows.flatten()]
                 if torch.is_grad_enabled() and points.count > chunk:
-                    # For long sequences the backward pass recomputes the blocks, one chunk of prefixes at a time.
+                    # For long sequences, the backward pass recomputes the blocks, one chunk of prefixes at a time.
                     raw = checkpoint(self._decode, states, use_reentrant=False, preserve_rng_state=False)
                 else:
                     raw = self._decode(states)

@@ -48,7 +48,7 @@ PositiveFraction = Annotated[float, Field(gt=0, le=1)]
 
 
 class CoQESettings(BackboneSettings):
-    """Sizes, and settings that apply only to regression or only to classification."""
+    """Settings of coqe, some of which apply only to regression or only to classification."""
 
     layers: PositiveInt | None = None
     """Blocks of the task encoder; by default 3 for regression, 4 for classification."""
@@ -171,7 +171,7 @@ class CoQE(Backbone[CoQESettings]):
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
         """Return the settings for a budget. Small models for regression have larger initial weights, because with a
-        standard deviation of 0.02 attention is nearly uniform at small widths."""
+        standard deviation of 0.02, attention is nearly uniform at small widths."""
         is_small = budget < SMALL_BUDGET and shape.classes is None
         return super().at_budget(budget, shape) | ({"init_std": 0.12} if is_small else {})
 
@@ -201,7 +201,8 @@ class CoQE(Backbone[CoQESettings]):
             init_std=settings.init_std or (width**-0.5 if has_labels else 0.02),
             feedforward=settings.feedforward,
         )
-        # A query has no position in the sequence; the question `next` reads every point.
+        # `longest` counts the query. Only points that are read need a position in the table: with the question
+        # `targets`, all points except the query; with `next`, all points.
         self.longest = shape.points + (shape.question == "targets") if positions == "learned" else None
 
     def represent(self, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N S"]:

@@ -36,7 +36,7 @@ from iclbench.layers.perceptron import perceptron
 
 
 class EQTNPSettings(SetSettings):
-    """The published sizes."""
+    """Settings of eqtnp. The defaults are the published sizes."""
 
     layers: PositiveInt = 6
     """Layers of the targets; the context has one layer fewer."""

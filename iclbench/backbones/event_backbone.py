@@ -38,7 +38,7 @@ _Settings = TypeVar("_Settings", bound=EventSettings)
 
 
 class EventBackbone(Backbone[_Settings], abstract=True):
-    """Embedding and read-out of events, and predictions from a state.
+    """A model of event sequences with an embedding and a read-out of events, which predicts from a state.
 
     Args:
         settings: settings of the subclass.

@@ -39,7 +39,7 @@ _CPU_GROUPS = 4
 
 
 class GPT2Settings(BackboneSettings):
-    """The sizes of Garg et al. by name, or custom sizes."""
+    """Settings of gpt2: the sizes of Garg et al., by name, or custom sizes."""
 
     size: Literal["tiny", "small", "standard"] = "standard"
     """Sizes by name: tiny (3 layers of width 64), small (6 of 128), standard (12 of 256)."""
@@ -75,7 +75,7 @@ class GPT2(CausalTransformer, SequenceBackbone[GPT2Settings]):
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
         """Return the settings for a budget. Small models for regression have larger initial weights, because with a
-        standard deviation of 0.02 attention is nearly uniform at small widths."""
+        standard deviation of 0.02, attention is nearly uniform at small widths."""
         is_small = budget < SMALL_BUDGET and shape.classes is None
         return super().at_budget(budget, shape) | ({"init_std": 0.12} if is_small else {})
 

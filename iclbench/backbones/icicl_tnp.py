@@ -62,7 +62,7 @@ class _Sets:
 
     @classmethod
     def of(cls, related: Points | None) -> _Sets | None:
-        """Create the rows; None if no episode has related datasets."""
+        """Create the rows; return None if no episode has related datasets."""
         if related is None or 0 in related.mask.shape:
             return None
         is_present = related.mask.any(-1)
@@ -139,7 +139,7 @@ class ICICLTNP(TransformerNP[ICICLTNPSettings]):
 
 
 def _joint_memory(a: KeysAndValues, b: KeysAndValues) -> KeysAndValues:
-    """Concatenate the tokens of `a`, all of which are valid, and those of `b`."""
+    """Concatenate the keys and values of `a`, which are all valid, and of `b`."""
     assert b.mask is not None
     mask = torch.cat([b.mask.new_ones(len(b.mask), a.keys.shape[2]), b.mask], 1)
     return KeysAndValues(torch.cat([a.keys, b.keys], 2), torch.cat([a.values, b.values], 2), mask)

@@ -25,7 +25,7 @@ from iclbench.layers.perceptron import perceptron
 
 
 class JointSettings(SetSettings):
-    """Covariance of the targets."""
+    """Settings of the covariance of all targets."""
 
     covariance: Covariance = "tril"
     """Covariance of the targets, computed from a predicted matrix P: tril (Cholesky factor tril(P P^T), as released; it

@@ -32,7 +32,7 @@ from iclbench.layers.encoder_pairs import Representations
 
 
 class LatentNPSettings(TwoPathSettings):
-    """Published numbers of samples."""
+    """Settings of models with a latent variable. The defaults are the published numbers of samples."""
 
     latent: PositiveInt | None = None
     """Dimension of z; by default the width."""
@@ -49,7 +49,7 @@ _Settings = TypeVar("_Settings", bound=LatentNPSettings)
 
 
 class LatentNP(TwoPathNP[_Settings], abstract=True):
-    """The latent path: training and predictions."""
+    """A two-path neural process whose second encoder gives the distribution of a latent variable."""
 
     own_context_targets = "reconstruct=all"
     normals: Tensor

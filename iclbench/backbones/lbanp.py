@@ -1,6 +1,6 @@
 """Latent bottlenecked attentive neural process (Feng et al. 2022, "Latent Bottlenecked Attentive Neural Processes").
 
-In each layer learned latents attend to the context and then to one another. The model has six layers, as in all
+In each layer, learned latents attend to the context and then to one another. The model has six layers, as in all
 regression configurations of the released code (`num_layers: 6`), and 128 latents of width 64, as in the comparison of
 its successor (Feng et al. 2023, appendices A.2 and A.4). The released configurations of LBANP have 8 latents for
 Gaussian processes and EMNIST, and 64 or 128 for CelebA. The differences from the released code are those of `eqtnp`:

@@ -37,7 +37,7 @@ def _check_taps(value: Any) -> Any:
 
 
 class MambaSettings(RecurrentSettings):
-    """Sizes, with the names of mamba-ssm: d_state, d_conv, expand, dt_rank."""
+    """Settings of mamba. The names in mamba-ssm are d_state, d_conv, expand and dt_rank."""
 
     layers: PositiveInt = 24
     """Mamba blocks."""

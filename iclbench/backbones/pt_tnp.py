@@ -3,7 +3,7 @@ linear in the number of context points and in the number of targets (ICICL-TNP p
 
 The model has two styles. In `perceiver` (Jaegle et al. 2021; Feng et al. 2023), the paper's PT-TNP, the pseudo-tokens
 attend to the context and to one another. In `ist` (Lee et al. 2019, induced set transformer), the self-attention is
-omitted; instead the context tokens attend to the pseudo-tokens, except in the last layer.
+omitted; instead, the context tokens attend to the pseudo-tokens, except in the last layer.
 """
 
 from __future__ import annotations

@@ -31,8 +31,9 @@ class RecurrentSettings(BackboneSettings):
     """Settings of recurrent models whose state can have a given size."""
 
     state_budget: PositiveInt | None = None
-    """Number of float32 values in the state of an episode. The search for the parameters of the preset then also
-    chooses heads and state (without a setting state: heads and width), so that this number is met within 10 %."""
+    """Number of float32 values in the state of an episode. If it is set, the search for the parameters of the preset
+    also chooses heads and state (heads and width, for a model without the setting state), so that this number is met
+    within 10 %."""
 
 
 @dataclass(frozen=True)

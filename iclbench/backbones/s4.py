@@ -164,8 +164,8 @@ class _S4Backbone(RecurrentBackbone[_Settings], abstract=True):
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """Return the settings for a budget. The state size is 64 as in the paper, which is larger than in selective
-        models; the smallest models have 16."""
+        """Return the settings for a budget. The state size is 64, as in the paper, which is larger than in selective
+        models. In the smallest models, it is 16."""
         return super().at_budget(budget, shape) | {"state": 16 if budget < SMALLEST_BUDGET else 64}
 
     def __init__(self, settings: _Settings, shape: TaskShape) -> None:

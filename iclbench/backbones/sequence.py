@@ -24,7 +24,7 @@ from iclbench.core.settings import BaseSettings
 from iclbench.core.task import InputKind, TaskShape
 from iclbench.layers.prompt import DatasetMarkers
 
-# Type of element for each `TaskShape.inputs`. An encoder maps images to features.
+# Type of element for each `TaskShape.inputs`. Images are read as pairs, because an encoder maps them to features.
 _ELEMENTS: dict[InputKind, type[Elements[Any]]] = {
     "features": Pairs,
     "images": Pairs,

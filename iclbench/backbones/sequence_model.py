@@ -38,7 +38,7 @@ def _check_taps(value: int) -> int:
 
 
 class SequenceSettings(RecurrentSettings):
-    """Settings of all mixers; the mixer sets a default for settings that are None."""
+    """Settings that all mixers share; the mixer sets a default for settings that are None."""
 
     layers: PositiveInt = 12
     """Mixer blocks."""
@@ -72,8 +72,8 @@ class SettingsWithState(SettingsWithInnerWidth):
     """Settings of mixers whose heads have a matrix as state."""
 
     state: PositiveInt | None = None
-    """Number of rows of a head's state, that is, of numbers per channel of the values (for based: f, which gives (f +
-    1)(f + 2) / 2 rows); by default set by the mixer."""
+    """Number of rows of a head's state, which is the size of the state per channel of the values (for based: f, which
+    gives (f + 1)(f + 2) / 2 rows); by default set by the mixer."""
 
 
 class SettingsWithEigenvalues(SettingsWithState):

@@ -76,8 +76,8 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         self.decoder = perceptron(decoder_dim or width, width, width, shape.raw_dim)
 
     def x_features(self, x: Float[Tensor, "*shape Dx"]) -> Float[Tensor, "*shape F"]:
-        """Return the inputs and, if set, the Fourier features sin(a) and cos(a) with a = 2 pi 2^k x / 8 for k = 0, 1,
-        ...; return a constant if the task has no inputs.
+        """Return the inputs and, if `fourier` is positive, the Fourier features sin(a) and cos(a) with a = 2 pi 2^k x /
+        8 for k = 0, 1, ...; return a constant if the task has no inputs.
 
         Raises:
             UsageError: the dimension of the inputs differs from that of the task.
@@ -86,7 +86,7 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         return self.fourier_features(x) if self.shape.x_dim else x.new_ones(*x.shape[:-1], 1)
 
     def fourier_features(self, x: Float[Tensor, "*shape Dx"]) -> Float[Tensor, "*shape F"]:
-        """Return the inputs and, if set, their Fourier features."""
+        """Return the inputs and, if `fourier` is positive, their Fourier features."""
         count = self.settings.fourier
         if not count:
             return x

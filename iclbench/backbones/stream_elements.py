@@ -26,7 +26,7 @@ from iclbench.layers.causal_transformer import ALL_TOKENS
 from iclbench.layers.event_read_in import EventReadIn
 from iclbench.layers.stream_read_in import StreamReadIn, TokenReadIn, VectorReadIn
 
-# Number of elements per pass, the counterpart of `pair_sequence.SEGMENT_SIZE`.
+# Number of elements per pass, like `pair_sequence.SEGMENT_SIZE` for pairs.
 SEGMENT_SIZE = 1024
 
 
@@ -83,7 +83,7 @@ class StreamElements(Elements[_StreamReadIn]):
             segment, _ = self.readable(points.span(start, start + SEGMENT_SIZE)).compact()
             tokens = torch.cat([state.pending, self.read_in(model)(segment.y)], 1)
             last_position = segment.counts.unsqueeze(1)
-            # The last token is pending; without new elements it is the previous pending token.
+            # The last token is pending. In an episode without new elements, the pending token does not change.
             is_read = torch.arange(segment.count, device=tokens.device) < last_position
             state = StreamState(model.resume(state.trunk, tokens[:, :-1], is_read), take(tokens, last_position))
         return state

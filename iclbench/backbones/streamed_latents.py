@@ -75,7 +75,7 @@ class StreamedLatents(nn.Module):
 
     @contextlib.contextmanager
     def streamed_attention(self) -> Iterator[StreamedAttention]:
-        """Create the first cross-attentions of all blocks, at least in the precision of the state."""
+        """Create the first cross-attentions of all blocks, with at least the precision of the state."""
         dtype = torch.promote_types(self.latents.dtype, getattr(torch, self.settings.state_dtype))
         blocks = cast("list[CMAB]", list(self.blocks))
         with torch.autocast(self.latents.device.type, enabled=False):

@@ -54,7 +54,7 @@ from iclbench.layers.post_norm_layer import PostNormLayer
 
 
 class THPSettings(EventSettings):
-    """Sizes of Meta TPP."""
+    """Settings of thp. The defaults are the sizes of Meta TPP."""
 
     heads: PositiveInt = 1
     """Attention heads per layer."""

@@ -52,24 +52,24 @@ from iclbench.layers.paths import PathMemory, draw
 
 # Standard deviation of the noise on the true outputs of earlier targets in training, if the spread has the same bound.
 _NOISE = 0.05
-# Largest number of elements of the keys and values of all paths in memory.
+# Largest number of elements of the keys and values of all paths that are in memory at once.
 _MAX_ELEMENTS = 2**25
 # The order of the targets in each path, and uniform and standard normal numbers for the draw of each step.
 _PathNumbers = tuple[Int[Tensor, "S Q"], Float[Tensor, "S Q"], Float[Tensor, "S Q dy"]]
 
 
 class TNPASettings(TNPDSettings):
-    """The published sizes, the same for all tasks."""
+    """Settings of tnp-a. The defaults are the published sizes, which are the same for all tasks."""
 
     samples: PositiveInt = 50
-    """Number of paths that are drawn for several targets."""
+    """Number of paths of a prediction at several targets."""
     permute: bool = True
     """Whether each path has a separate random order of the targets, as published."""
 
 
 class TNPA(TNPD[TNPASettings]):
     Settings: ClassVar[type[TNPASettings]] = TNPASettings
-    predict_by_layer = Backbone.predict_by_layer  # not defined, because layers depend on earlier draws
+    predict_by_layer = Backbone.predict_by_layer  # not supported, because layers depend on earlier draws
 
     def __init__(self, settings: TNPASettings, shape: TaskShape) -> None:
         super().__init__(settings, shape)
@@ -151,7 +151,7 @@ class TNPA(TNPD[TNPASettings]):
         return torch.cat(samples, 2).movedim(2, 0)
 
     def _max_paths(self, targets: int) -> int:
-        """Return the largest number of paths over this many targets in memory."""
+        """Return the largest number of paths over this many targets that are in memory at once."""
         return _MAX_ELEMENTS // (2 * self.settings.layers * self.settings.width * targets)
 
     @torch.no_grad()

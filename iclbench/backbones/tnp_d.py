@@ -38,7 +38,7 @@ from iclbench.layers.perceptron import perceptron
 
 
 class TNPDSettings(TransformerNPSettings):
-    """The published sizes, the same for all tasks."""
+    """Settings of tnp-d. The defaults are the published sizes, which are the same for all tasks."""
 
     layers: PositiveInt = 6
     """Transformer layers."""

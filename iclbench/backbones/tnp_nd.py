@@ -29,7 +29,7 @@ from iclbench.backbones.transformer_np import LayeredMemory
 
 
 class TNPNDSettings(TNPDSettings, JointSettings):
-    """The published sizes, the same for all tasks."""
+    """Settings of tnp-nd. The defaults are the published sizes, which are the same for all tasks."""
 
 
 class TNPND(JointTargets[TNPNDSettings], TNPD[TNPNDSettings]):

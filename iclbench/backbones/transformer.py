@@ -21,7 +21,7 @@ from iclbench.layers.feature_read_in import FeatureReadIn
 
 
 class TransformerSettings(BackboneSettings):
-    """Sizes of Chan et al."""
+    """Settings of transformer. The defaults are the sizes of Chan et al."""
 
     layers: PositiveInt = 12
     """Transformer blocks."""

@@ -31,7 +31,7 @@ from iclbench.layers.perceptron import perceptron
 
 
 class TransformerNPSettings(SetSettings):
-    """Sizes: by default five layers, and eight heads of width 16."""
+    """Settings of Transformer neural processes: by default, five layers and eight heads of width 16."""
 
     layers: PositiveInt = 5
     """Transformer blocks."""

@@ -31,7 +31,7 @@ _MAX_ROWS = 65_536
 
 
 class TwoPathSettings(SetSettings):
-    """Published sizes for Gaussian processes."""
+    """Settings of two-path neural processes. The defaults are the published sizes for Gaussian processes."""
 
     pre_depth: PositiveInt = 4
     """Linear layers from a point to its representation."""

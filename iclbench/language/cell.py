@@ -40,7 +40,7 @@ def cell_tables(
     tokenised = session.tokenise(prompts)
     if method.settings.thinks:
         outcome = session.answer(prompts, tokenised)
-        with Measure(model.device) as cost:  # the cost in use: without answers after passes other than the last one
+        with Measure(model.device) as cost:  # the cost in use, without answers after other numbers of passes
             session.answers_by_passes(prompts, tokenised, {outcome.passes_used})
     else:
         with Measure(model.device) as cost:
@@ -69,8 +69,8 @@ def value_rows(contestant: Contestant, prompts: LanguagePrompts, outcome: Langua
     Deep-Thinking.
 
     Raises:
-        NonFiniteError: a log-probability of the final answers is not finite. After other passes, this gives a failed
-            row.
+        NonFiniteError: a log-probability of the final answers is not finite. If this happens only after another number
+            of passes, the row for that number has the status `failed`.
     """
     shared = shared_columns(contestant, prompts)
     if bad_count := outcome.answers.nonfinite_count:

@@ -2,9 +2,9 @@
 
 Each training sequence contains examples of one task in the format of the algorithmic cards, `example:{x}->{y}`. The
 model has to infer the task from the examples, because the input alone does not determine the output: it may be the
-upper-case letter, the next letter, the previous letter or the input itself. Copying is more frequent than any of the
-tasks, so the best guess without demonstrations is not the answer of a task. `iclbench lm eval` accepts the saved folder
-like any other checkpoint.
+upper-case letter, the next letter, the previous letter or the input itself. For single letters, copying is more
+frequent than each of the tasks, so the best guess without demonstrations is not the answer of a task. The saved folder
+is a checkpoint that `iclbench lm eval` accepts.
 """
 
 from __future__ import annotations

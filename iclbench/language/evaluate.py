@@ -159,8 +159,8 @@ def _comparisons(
             code="conflict",
         )
     if contestants.method.settings.selection == "dev":
-        development_prompts(zero_shot).queries  # noqa: B018  (raises without development examples)
-    zero_shot.drawn_episodes  # noqa: B018  (raises without candidates)
+        development_prompts(zero_shot).queries  # noqa: B018  (raises an error if the task has no development examples)
+    zero_shot.drawn_episodes  # noqa: B018  (raises an error if candidates are needed but missing)
     plain = contestants.plain_icl if contestants.controls else None
     for count in filter(None, dict.fromkeys(shots)):
         prompt_sets = sets(count, orders[0])

@@ -24,7 +24,7 @@ from iclbench.store import identity
 from iclbench.store.runs import write_errors
 from iclbench.tables.means import student_interval
 
-# Metrics whose standard deviation over seeds is reported in addition to their mean, with the name of its metric.
+# Metrics whose standard deviation over seeds is also reported, each with the metric name of its standard deviation.
 _SD_METRICS = {"accuracy": "accuracy_sd"}
 
 
@@ -116,7 +116,7 @@ def _gain(
     The row has the status `failed` if one of the two contestants failed on a set of demonstrations. It is omitted if
     the two contestants have no answers to the same queries.
     """
-    frames = [_values(results, each, prompts) for prompts in sets for each in (contestant, plain)]
+    frames = [_values(results, member, prompts) for prompts in sets for member in (contestant, plain)]
     reason_by_set = [
         _failure_reason(frame) or _failure_reason(plain_frame)
         for frame, plain_frame in zip(frames[::2], frames[1::2], strict=True)
@@ -165,7 +165,7 @@ def _values(results: Path, contestant: Contestant, prompts: LanguagePrompts) -> 
 
 
 def _errors(results: Path, contestant: Contestant, prompts: LanguagePrompts) -> pd.Series:
-    """Return 1 (correct) or 0 (wrong) for each episode; empty if the cell failed."""
+    """Return 1 (correct) or 0 (wrong) for each episode; the result is empty if the cell failed."""
     path = cell_path(results, contestant, prompts, "errors")
     errors = tables.read("errors", path) if path.exists() else tables.frame("errors", [])
     return errors[errors["metric"] == "accuracy"].set_index("episode")["value"].astype(float)

@@ -74,7 +74,8 @@ class AttentionLayer(nn.Module):
         self.heads = heads
         self.norm = nn.LayerNorm(width)
         self.q = nn.Linear(width, width, bias=False)
-        self.kv = nn.Linear(width, 2 * width, bias=False)  # initialised as two separate matrices: bound 1 / sqrt(D)
+        # Initialised like two separate layers, because the bound 1 / sqrt(D) depends only on the input width.
+        self.kv = nn.Linear(width, 2 * width, bias=False)
         self.out = nn.Linear(width, width)
         self.norm_inner = nn.LayerNorm(width)
         self.feed_forward = perceptron(width, feedforward or width, width)

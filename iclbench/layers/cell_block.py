@@ -44,7 +44,7 @@ class CellAttention(nn.Module):
     def among_columns(
         self, rows: Float[Tensor, "B R C D"], used: Bool[Tensor, "B C"], first: int = 0
     ) -> Float[Tensor, "B R C2 D"]:
-        """Return the output for the columns from `first` on. Each cell attends to the used columns of its row."""
+        """Return the output for the columns from index `first` on. Each cell attends to the used columns of its row."""
         batch, count = rows.shape[:2]
         cells = rows.flatten(0, 1)
         q, k, v = (
@@ -88,7 +88,7 @@ class CellBlock(nn.Module):
     def mix_columns(
         self, cells: Float[Tensor, "B R C D"], used: Bool[Tensor, "B C"], first: int = 0
     ) -> Float[Tensor, "B R C2 D"]:
-        """Return the cells of the columns from `first` on, after attention to the used columns of their row."""
+        """Return the cells of the columns from index `first` on, after attention to the used columns of their row."""
         return self.norm_columns(cells[:, :, first:] + self.columns.among_columns(cells, used, first))
 
     def mix_rows(self, cells: Float[Tensor, "B R C D"], memory: KeysAndValues) -> Float[Tensor, "B R C D"]:

@@ -58,10 +58,10 @@ class StreamedAttention:
     after it, so that all blocks share one normalisation of the data and one matrix product.
 
     Args:
-        blocks: the stack.
+        blocks: the blocks of the stack.
         weights: weights and biases of the network that embeds a point.
         embed: function that applies this network, given its weights and the points.
-        dtype: data type of the computation from points to state.
+        dtype: data type of the computation from the points to the state.
     """
 
     def __init__(

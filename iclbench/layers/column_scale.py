@@ -19,8 +19,8 @@ _CLIP = 100.0
 class ColumnScale:
     """Mean and standard deviation (with n - 1) of each column over the valid rows of a context.
 
-    Values are first mapped linearly from their range in the context to [0, 1]. Otherwise, squares could overflow, or
-    lose the spread of a column whose values are far from 0.
+    Values are first mapped linearly from their range in the context to [0, 1]. Otherwise, squares of large values could
+    overflow, and rounding errors could hide the spread of a column whose values are far from 0.
 
     Attributes:
         low: smallest value of a column; 0 if all its values are equal.

@@ -1,4 +1,5 @@
-"""The encoder of attentive neural processes: each target attends to the points by their inputs (Kim et al. 2019)."""
+"""The encoder of attentive neural processes: each target attends to the points, with queries and keys that depend only
+on the inputs (Kim et al. 2019)."""
 
 from __future__ import annotations
 

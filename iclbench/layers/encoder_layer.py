@@ -63,7 +63,7 @@ class EncoderLayer(nn.Module):
         Args:
             rows: tokens to update.
             memory: keys and values that the rows attend to.
-            visible: the tokens of the memory that each row sees; None means all valid ones.
+            visible: the tokens of the memory that each row sees; None means all valid tokens.
         """
         if visible is None and memory.mask is not None:
             visible = memory.mask[:, None, None]

@@ -1,7 +1,7 @@
 """Pairs of encoders of the neural processes in the code releases of BNP and TNP.
 
-A pair first summarises the points and then returns the representations of both encoders at Q inputs, in P rows. P is 1
-if the representation is the same at all inputs, and Q otherwise.
+A pair first summarises the points, and then returns the representations of both encoders at Q inputs. A representation
+has P rows: one row if it is the same at all inputs, and Q rows otherwise.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class PooledPair(nn.Module):
         return RunningSums(self.represent(features, mask).sum(1), mask.sum(1))
 
     def forward(self, x: Float[Tensor, "B Q Fx"], summary: RunningSums) -> Representations:
-        """Return the representations at the inputs, of one set or of one prefix per input. The mean over an empty set
-        is 0."""
+        """Return the representations at the inputs. The summary is that of one set for all inputs, or of one prefix of
+        the set per input. The mean over an empty set is 0."""
         mean = summary.total / summary.count.clamp(min=1).unsqueeze(-1)
         first, second = (mean.unsqueeze(1) if mean.dim() == 2 else mean).chunk(2, -1)
         return self.first.post(first), self.second.post(second)

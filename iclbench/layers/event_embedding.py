@@ -18,8 +18,8 @@ _COLUMNS = 1 + max(GAP, MARK, TIME)
 
 
 class EventEmbedding(nn.Module):
-    """An embedding of marks, and an encoding of the gap before each event or of its absolute time. The initial
-    embedding is standard normal, as in the released code.
+    """An embedding of marks, and an encoding of times: the gap before each event, or the absolute time of the event.
+    The initial embedding is standard normal, as in the released code.
 
     Args:
         marks: number of marks K.

@@ -10,8 +10,8 @@ from iclbench.core.task import TaskShape
 
 
 class EventReadOut(nn.Module):
-    """The parameters of a mixture of log-normals for the gap, from a network with one hidden layer of tanh units, and
-    the logits of the marks, from a separate linear layer.
+    """Maps hidden vectors to the parameters of a mixture of log-normals for the gap, with one hidden layer of tanh
+    units, and to the logits of the marks, with a separate linear layer.
 
     Args:
         width: width of the hidden vectors that are decoded.

@@ -1,8 +1,9 @@
 """GPT-2's block: layers, parameter names and initial weights of `transformers.GPT2Model`.
 
 The initial weights are bit for bit those of transformers 5.15 and later; earlier versions did not scale down the layers
-that add to the residual stream. The parameter names are part of stored weights, and the order of the random draws
-determines the weights for a seed. A test compares both with transformers, which is not needed for training.
+that add to the residual stream. Stored weights contain the parameter names, and the order of the random draws
+determines the initial weights for a seed. A test compares the names and the initial weights with those of transformers;
+training does not need this package.
 """
 
 from __future__ import annotations

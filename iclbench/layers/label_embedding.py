@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-# As in the code of Chan et al. 2022 (modules/embedding.py) and of CoQE. With PyTorch's standard deviation of 1 the
+# As in the code of Chan et al. 2022 (modules/embedding.py) and of CoQE. With PyTorch's standard deviation of 1, the
 # label dominates its token, models memorise the meaning of each label, and in-context learning does not emerge.
 INITIAL_STD = 0.02
 

@@ -1,7 +1,7 @@
 """The layers of models with a latent bottleneck (LBANP: Feng et al. 2022; CMANP: Feng et al. 2023).
 
-Pre-norm attention with separate norms for queries and data, then a pre-norm feed-forward block with GEGLU (Shazeer
-2020):
+A layer consists of pre-norm attention, with separate norms for queries and data, and a pre-norm feed-forward block with
+GEGLU (Shazeer 2020):
 
     x <- x + Attention(LN(x), LN(data))        x <- x + FF(LN(x))
 
@@ -102,7 +102,7 @@ class _LatentLayer(nn.Module):
         attended: Float[Tensor, "B H M Dh"],
         has_data: Bool[Tensor, " B"] | None = None,
     ) -> Float[Tensor, "B M D"]:
-        """Apply the layers after the heads: projection, residual and feed-forward.
+        """Apply the layers after the heads: projection, feed-forward block and residuals.
 
         Args:
             x: the rows.

@@ -4,10 +4,10 @@ The state S of a head is a K x V matrix. A token multiplies it, adds to it, and 
 
     S_t = (diag(e^g_t) + b_t a_t^T) S_{t-1} + k_t v_t^T,        o_t = S_t^T q_t.
 
-The log decay g <= 0 is one number per head, or one number per row of S. Without a and b, the state only decays. The
-tokens are processed in chunks of C, each with a few matrix products (Yang et al. 2024, "Parallelizing linear
-transformers with the delta rule"; Dao and Gu 2024, section 6). Let c = cumsum(g) and p_t = c_{t-1}, and let E be the
-matrix of scores
+The log decay g <= 0 is one number per head, or one number per row of S. Without a and b, the transition is only a
+decay. The tokens are processed in chunks of C tokens, each with a few matrix products (Yang et al. 2024, "Parallelizing
+linear transformers with the delta rule"; Dao and Gu 2024, section 6). Let c = cumsum(g) and p_t = c_{t-1}, and let E be
+the matrix of scores
 
     E(x, d, y)_ij = sum over channels of x_i e^(d_i - c_j) y_j
 
@@ -64,8 +64,8 @@ CHUNK = 32
 # Chunks per span, unless decays are too strong.
 _SPAN = 2
 # For sequences of at most this many tokens, the intermediate results of all chunks are saved for the backward pass. For
-# longer sequences they are recomputed chunk by chunk, so that only one chunk at a time needs memory beyond tokens and
-# states.
+# longer sequences, they are recomputed chunk by chunk, so that memory beyond the tokens and states is needed for only
+# one chunk at a time.
 _MAX_SAVED_TOKENS = 8 * CHUNK
 # Limits in double and in single precision: the lower bound of the log decay of a token (smaller decays are below the
 # rounding error of 1), the smallest number of tokens per chunk, and the lowest sum of log decays over half a span.
@@ -143,7 +143,7 @@ def fork(
         steps: number of steps per token.
     """
     rows, answers = _query_rows(queries, steps)
-    # One row per step; the rows of all steps of a pair but the first one are 0.
+    # `_run` reads one row per step. The rows of a pair are 0, except the row of its first step.
     rows = F.pad(rows.unsqueeze(3), (0, 0, 0, 2 * steps - 1)).flatten(2, 3)
     outputs, reads, after = _run(terms, rows, state, chunk)
     assert reads is not None and after is not None
@@ -151,8 +151,8 @@ def fork(
 
 
 def _query_rows(terms: Terms, steps: int) -> tuple[Float[Tensor, "B _ Q K"], Float[Tensor, "B H Q V"]]:
-    """Return the rows r of `peek`, which read the state before a token, and the part of the outputs that the token
-    writes itself."""
+    """Return the rows r of `peek`, which read the state before a token, and the part of the outputs that comes from the
+    token itself."""
     first, *others = (
         Terms(**{name: t[:, :, step::steps] for name, t in terms.tensors().items()}) for step in reversed(range(steps))
     )
@@ -163,7 +163,8 @@ def _query_rows(terms: Terms, steps: int) -> tuple[Float[Tensor, "B _ Q K"], Flo
 
 
 def _rows_before(terms: Terms, rows: Float[Tensor, "B _ Q K"]) -> Float[Tensor, "B _ Q K"]:
-    """Return rows that read before a step what the given rows read after it, apart from what the step writes."""
+    """Return rows whose products with the state before a step equal the products of the given rows with the state after
+    it, except for the term k v^T of the step."""
     decayed = rows if terms.g is None else rows * terms.g.exp()
     if terms.a is None or terms.b is None:
         return decayed
@@ -171,7 +172,7 @@ def _rows_before(terms: Terms, rows: Float[Tensor, "B _ Q K"]) -> Float[Tensor, 
 
 
 def _self_answers(terms: Terms, rows: Float[Tensor, "B _ Q K"]) -> Float[Tensor, "B H Q V"]:
-    """Return what the rows read of the write of a step."""
+    """Return the part of the outputs of the rows that the step itself writes."""
     return (terms.k * rows).sum(-1, keepdim=True) * terms.v
 
 
@@ -219,7 +220,7 @@ class _Recurrence(torch.autograd.Function):
             state = (
                 chunk.state_after(unit_factors, in_place=n > 0 and not needs_grad) if keep_state or next_plan else None
             )
-            del chunk  # frees its memory for the next one
+            del chunk  # frees its memory for the next chunk
         outputs, reads = outputs_by_name["q"], outputs_by_name.get("rows")
         ctx.save_for_backward(outputs, reads, *tensors, *states, state)
         return outputs, reads, state
@@ -624,7 +625,7 @@ def _cumulative_product_(x: Float[Tensor, "B H C K"]) -> None:
 
 
 def _masked_scores(scores: Float[Tensor, "B _ C C"], lag: int) -> Float[Tensor, "B _ C C"]:
-    """Set to 0, in place, the score of each row and each column that is written after the row reads the state."""
+    """Set the scores of each row to 0, in place, at the columns that are written after the row reads the state."""
     return scores.tril_(-lag)
 
 

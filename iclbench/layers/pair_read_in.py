@@ -14,8 +14,8 @@ from iclbench.layers.label_embedding import label_embedding
 
 
 class PairReadIn(nn.Module):
-    """One linear layer for inputs and outputs. An output y is read as (y, 0, ..., 0), that is, with the first columns
-    of the weight matrix.
+    """One linear layer for inputs and outputs. If they have different dimensions, the shorter vector is padded with
+    zeros, that is, only the first columns of the weight matrix are applied to it.
 
     Labels of a classification task have a separate embedding. For events, y is replaced by the features of the event.
     """

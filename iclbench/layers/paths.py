@@ -1,5 +1,6 @@
 """Tools for sampling targets one after another: draws from predictions with given random numbers, and a memory for
-attention. All paths share the context; each path also attends to its own earlier draws."""
+attention. A path is one sequence of sampled targets. All paths share the context; each path also attends to its own
+earlier draws."""
 
 from __future__ import annotations
 

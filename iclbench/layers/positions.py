@@ -70,8 +70,8 @@ class LearnedPositions(AddedPositions):
 
 
 class SinusoidalPositions(AddedPositions):
-    """Sines, followed by cosines, with wavelengths in geometric progression (Vaswani et al. 2017, section 3.5). Their
-    number is not limited, and they have no parameters.
+    """Sines, followed by cosines, with wavelengths in geometric progression (Vaswani et al. 2017, section 3.5). The
+    number of positions is not limited, and the encoding has no parameters.
 
     Raises:
         UsageError: the width is odd.
@@ -90,9 +90,9 @@ class SinusoidalPositions(AddedPositions):
 
 class RotaryPositions(nn.Module):
     """Rotations of queries and keys by angles proportional to their positions, so that attention depends on positions
-    only through the distance between two tokens (Su et al. 2021, equations 14 and 15). Their number is not limited, and
-    they have no parameters. A rotation acts on channel i of the first half of a head and channel i of the second half,
-    as in GPT-NeoX and Llama.
+    only through the distance between two tokens (Su et al. 2021, equations 14 and 15). The number of positions is not
+    limited, and the encoding has no parameters. A rotation acts on channel i of the first half of a head and channel i
+    of the second half, as in GPT-NeoX and Llama.
 
     Raises:
         UsageError: a head has an odd width.
@@ -115,7 +115,7 @@ class RotaryPositions(nn.Module):
 
 
 def rotate(t: Float[Tensor, "B H T C"], rotation: Rotation | None) -> Float[Tensor, "B H T C"]:
-    """Rotate queries or keys; None means no rotation."""
+    """Rotate queries or keys; a `rotation` of None means no rotation."""
     if rotation is None:
         return t
     cos, sin = (wave.to(t) for wave in rotation)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from iclbench.layers.running_softmax import RunningSoftmax
 
-# Points per block. With this size the weights of all prefixes take about as much memory as their states.
+# Points per block. With this size, the weights of all prefixes take about as much memory as their states.
 BLOCK = 16
 
 
@@ -67,7 +67,7 @@ def _block(
     max_score = torch.maximum(scores.amax(-1), log_before).detach().clamp(min=torch.finfo(scores.dtype).min)
     weights, weight_before = (scores - max_score.unsqueeze(-1)).exp(), (log_before - max_score).exp()
     total = weights.sum(-1) + weight_before
-    safe_total = total.clamp(min=1)  # the largest weight alone is 1
+    safe_total = total.clamp(min=1)  # at least 1 unless the set is empty, because the largest weight is 1
     mixed = (weights.flatten(-3, -2) @ values).unflatten(-2, weights.shape[-3:-1])
     e = (mixed + weight_before.unsqueeze(-1) * before.e.unsqueeze(-2)) / safe_total.unsqueeze(-1)
     return torch.where(total > 0, max_score + safe_total.log(), -torch.inf), e

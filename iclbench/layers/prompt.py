@@ -27,7 +27,7 @@ class Prompt(TensorRecord):
 
     Attributes:
         points: related datasets, with one extra point for the separator after each, and the context.
-        roles: `CONTEXT`, `RELATED` or `SEPARATOR` for each point; None means all are context.
+        roles: `CONTEXT`, `RELATED` or `SEPARATOR` for each point; None means that all points belong to the context.
     """
 
     points: Points

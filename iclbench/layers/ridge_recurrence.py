@@ -12,14 +12,14 @@ Cholesky's method, which takes C K² + K³ / 6 multiplications per token of a he
 so that nothing can overflow.
 
 Rounding errors. H_t is positive semidefinite. For keys of length 1 and beta at most 1, the condition number of a matrix
-is therefore at most (t + max Lambda) / min Lambda, and the relative error of a solution is a small multiple of this
-number times the rounding error of a number. In single precision, with Lambda = 0.25, it is below 1e-3 after 1,000 equal
-keys that do not decay, and below 2e-6 after 1,000 keys in random directions.
+is therefore at most (t + max Lambda) / min Lambda, and the relative error of a solution is a small multiple of the
+condition number times the machine precision. In single precision, with Lambda = 0.25, it is below 1e-3 after 1,000
+equal keys that do not decay, and below 2e-6 after 1,000 keys in random directions.
 
 The backward pass is implicit differentiation: the gradient with respect to q_t is the solution z_t for the gradient of
 x_t, and the gradient with respect to H_t is -z_t x_t^T. The latter reaches keys, decays and the first state as the
-gradient of the outputs H_t x_t of the linear recurrence, so that no gradient of a matrix per token is stored. The
-factors of short sequences are stored, and those of long ones are recomputed.
+gradient of the outputs H_t x_t of the linear recurrence, so that the gradients of the matrices of all tokens need not
+be stored. The factors of short sequences are stored, and those of long ones are recomputed.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def fold(
     Args:
         queries: scaled queries.
         weights: weights of `keys_values`.
-        keys_values: a function that maps each point independently and depends on no tensors but these weights.
+        keys_values: a function that maps each point independently and depends on no tensors except these weights.
         points: one set per episode.
         chunk: maximum number of points in a chunk.
     """

@@ -7,8 +7,8 @@ Without decays and transitions, this is softmax attention without positions. The
 reads them: every token applies its transition to all keys before it, and adds its log decay to theirs.
 
 The logits of a chunk of C tokens follow from one triangular system (Yang et al. 2025, "PaTH attention", arXiv
-2505.16381). Let u_sj be beta_s times the product of
-w_s and the key j just before token s. Since the key is k_j minus the sum of u_rj w_r over the tokens r between j and s,
+2505.16381). Let u_sj be beta_s times the product of w_s and the key j just before token s. Since the key is k_j minus
+the sum of u_rj w_r over the tokens r between j and s,
 
     u_sj + beta_s sum_{j < r < s} (w_s w_r) u_rj = beta_s (w_s k_j)    for s > j,
 
@@ -197,7 +197,8 @@ def _lower(tokens: int, diagonal: int, like: Tensor) -> Bool[Tensor, "T T"]:
 
 
 def _rows_before(terms: Terms) -> Float[Tensor, "B H Q C"]:
-    """Return rows that read before a token what its query reads after its transition."""
+    """Return rows whose products with keys before a token's transition equal the products of its query with these keys
+    after it."""
     if terms.w is None or terms.beta is None:
         return terms.q
     return terms.q - terms.beta * (terms.w * terms.q).sum(-1, keepdim=True) * terms.w
@@ -208,8 +209,8 @@ def _average_with_self(
 ) -> Float[Tensor, "B H Q V"]:
     """Return the average of the values and of each token's own value. Its own key comes last, so that outputs do not
     depend on the order of the queries, not even in the last digit."""
-    own = (terms.q * terms.k).sum(-1, keepdim=True)
-    weights = torch.cat([logits, own], -1).softmax(-1)
+    self_logit = (terms.q * terms.k).sum(-1, keepdim=True)
+    weights = torch.cat([logits, self_logit], -1).softmax(-1)
     return weights[..., :-1] @ values + weights[..., -1:] * terms.v
 
 

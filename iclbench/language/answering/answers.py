@@ -100,7 +100,7 @@ def judge_text(
 
 
 def is_correct(card: LanguageCard, predicted: str, target: str, is_first_token: bool = False) -> bool:
-    """Whether a generated answer is correct.
+    """Return whether a generated answer is correct.
 
     The answer must equal the target or, with `match = "prefix"`, begin with it. If only the first token of the answer
     is judged (`is_first_token`), `match = "prefix"` also accepts a token that the target begins with.

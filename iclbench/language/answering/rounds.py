@@ -106,7 +106,8 @@ def run_rounds(
         divergence = _Divergence() if has_several_passes and 1 in pass_counts else None
         ids = torch.tensor(demonstrations, device=model.device)
         read = make_reader(model, ids, settings.positions)
-        if divergence is not None and settings.setting == "released":  # the first pass is rounded, unlike plain ICL
+        # In this setting, the first pass is rounded. Plain ICL is not, so its distributions are computed separately.
+        if divergence is not None and settings.setting == "released":
             reply(group, read(None), divergence)
         for thought in think(read, settings, max(pass_counts)):
             if thought.passes in rounds:

@@ -91,8 +91,8 @@ def candidate_scores(
 
 
 def _rows(number: int, question: Question) -> list[_Row]:
-    """Return the smallest number of rows that cover all candidates of a question, longest row first. A candidate that
-    is a prefix of another candidate shares the row of the longer one."""
+    """Return the smallest set of rows that covers all candidates of a question, longest row first. A candidate that is
+    a prefix of another candidate shares the row of the longer one."""
     by_length = sorted(range(len(question.continuations)), key=lambda c: -len(question.continuations[c].inputs))
     candidates_by_inputs: dict[tuple[int, ...], list[int]] = {}
     for candidate in by_length:
@@ -106,6 +106,6 @@ def _rows(number: int, question: Question) -> list[_Row]:
 
 
 def _answer_tokens(question: Question, candidate: int) -> list[tuple[int, int]]:
-    """Return the tokens of a candidate, each after the position whose logits predict it."""
+    """Return the tokens of a candidate, each as a pair: the position whose logits predict the token, and the token."""
     continuation = question.continuations[candidate]
     return [(place - 1, continuation.ids[place]) for place in range(continuation.start, len(continuation.ids))]

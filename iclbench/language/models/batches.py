@@ -76,7 +76,7 @@ def pad_positions(rows: Sequence[range], device: str = "cpu") -> Int[Tensor, "B 
 
 
 def is_failed_allocation(error: RuntimeError) -> bool:
-    """Whether the error is a failed allocation on an accelerator or on the CPU."""
+    """Return whether the error is a failed allocation on an accelerator or on the CPU."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 

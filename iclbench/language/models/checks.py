@@ -53,7 +53,7 @@ def check_causal(model: Model) -> None:
 
 
 def can_select_positions(model: Model) -> bool:
-    """Whether the model can compute the logits of selected positions without those of the others."""
+    """Return whether the model can compute the logits of selected positions without computing other logits."""
     ids = sample_tokens(model)
     positions = torch.tensor([[5, 2]])
     try:
@@ -72,8 +72,8 @@ def check_logits(logits: Float[Tensor, "B V"]) -> None:
 
 
 def can_generate(model: Model) -> bool:
-    """Whether generation with transformers' cache gives the same logits as a forward pass over the complete texts. Two
-    rows are tested, because RWKV mixes up rows."""
+    """Return whether generation with transformers' cache gives the same logits as a forward pass over the complete
+    texts. Two rows are tested, because RWKV mixes up rows."""
     half, step_logits = _TOKENS // 2, list[Tensor]()
     ids = sample_tokens(model).view(2, half)
     try:
@@ -102,7 +102,7 @@ def memory_obstacle(model: Model) -> str:
 
 
 def uses_positions(model: Model) -> bool:
-    """Whether the model's keys depend on the positions that are passed to it."""
+    """Return whether the model's keys depend on the positions that are passed to the model."""
     ids = sample_tokens(model)
     at_zero, at_one = model.read(ids, first=0), model.read(ids, first=1)
     return any(not torch.equal(a, b) for a, b in zip(at_zero.keys, at_one.keys, strict=True))

@@ -179,8 +179,8 @@ def _check_complete(folder: Path) -> None:
 
 
 def _adapter_error(name: str) -> UsageError:
-    """Return the error for an adapter. Adapters are refused because it depends on installed packages whether
-    transformers applies or silently ignores them."""
+    """Return the error for an adapter. Adapters are refused, because transformers applies them or silently ignores
+    them, depending on the installed packages."""
     return UsageError(
         f"'{name}' holds an adapter ({_ADAPTER}), which is not supported; merge it into its model (merge_and_unload of "
         "peft), save the merged model and give its folder",
@@ -196,7 +196,7 @@ def _stay_offline() -> None:
 
 
 def _is_offline(source: Source) -> bool:
-    """Whether `--offline` is given or HF_HUB_OFFLINE is set."""
+    """Return whether `--offline` is given or HF_HUB_OFFLINE is set."""
     return source.offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 
@@ -338,7 +338,7 @@ def _end_tokens(path: Path) -> dict[str, Any]:
     an empty dictionary if the file has none."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # transformers has reported the error
+    except (OSError, ValueError):  # transformers has already reported the error
         return {}
     tokens = config.get("eos_token_id") if isinstance(config, dict) else None
     return {} if tokens is None else {"ends": tokens}

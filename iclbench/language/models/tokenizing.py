@@ -66,7 +66,7 @@ class Tokenizer:
             bos = self._tokenizer.bos_token_id
             return Tokens((bos,), (0,)) if bos is not None and bos in all_ids[:1] else Tokens((), ())
         opening_ids = all_ids[:n_opening]
-        if opening_ids and all_ids[body[0]] == opening_ids[-1]:  # the text contains the token already
+        if opening_ids and all_ids[body[0]] == opening_ids[-1]:  # the text already begins with the opening token
             opening_ids = opening_ids[:-1]
         ids = (*opening_ids, *(all_ids[i] for i in body))
         if max(ids) >= self._vocabulary:

@@ -1,10 +1,10 @@
 """Frozen language prompts, which are the same for all models. The task, the number of shots, the demonstration seed,
 the order and the shift determine the episodes.
 
-All demonstration seeds, numbers of shots and shifts have the same queries, so that answers can be compared in pairs. If
-each query has its own demonstrations, queries are repeated with other demonstrations until the number of episodes is
-reached. Without demonstrations, queries are not repeated. The demonstrations for fewer shots are a subset of the
-demonstrations for more shots. A query is never one of its own demonstrations.
+The queries are the same for all demonstration seeds, numbers of shots and shifts, so that answers can be compared in
+pairs. If each query has its own demonstrations, queries are repeated with other demonstrations until the number of
+episodes is reached. Without demonstrations, queries are not repeated. The demonstrations for fewer shots are a subset
+of the demonstrations for more shots. A query is never one of its own demonstrations.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class LanguagePrompts:
 
     @cached_property
     def id(self) -> str:
-        """Readable name, `q` and content hash."""
+        """Identifier of the prompt set: a readable name, followed by `q` and a content hash."""
         # The hash does not cover the seed and the order of the demonstrations, which are in the readable name. Prompt
         # sets that differ only in these have the same hash.
         identity_fields = {
@@ -208,7 +208,7 @@ class LanguagePrompts:
         )
 
     def _ending_in(self, answer: str) -> str | None:
-        """Return a text at which generation stops and that the answer contains; otherwise None."""
+        """Return a text in the answer at which generation would stop; None if the answer contains no such text."""
         return next((end for end in endings(self.task.card) if end in answer.rstrip()), None)
 
     @property

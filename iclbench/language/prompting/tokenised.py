@@ -104,7 +104,8 @@ def _question(tokenise: Tokenise, prompt: Prompt) -> Question:
         )
     ends = (_count_tokens_within(full_text, len(prompt.demonstrations)) for full_text in full_texts)
     length = _common_prefix_length(full_text.ids[:end] for full_text, end in zip(full_texts, ends, strict=True))
-    length = min(length, min(starts) - 1)  # the last token before the answer predicts its first token
+    # At least one token is left for the query, because it predicts the first token of the answer.
+    length = min(length, min(starts) - 1)
     continuations = (Continuation(t.ids[length:], start - length) for t, start in zip(full_texts, starts, strict=True))
     return Question(full_texts[0].ids[:length], tuple(continuations))
 
@@ -115,7 +116,7 @@ def _count_tokens_within(tokens: Tokens, characters: int) -> int:
 
 
 def _common_prefix_length(sequences: Iterable[tuple[int, ...]]) -> int:
-    """Return the length of the longest common prefix of all sequences. It equals the common prefix of the first and the
+    """Return the length of the longest common prefix of all sequences. This is the common prefix of the first and the
     last sequence in sorted order."""
     ordered = sorted(sequences)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ordered[0], ordered[-1], strict=False)))

@@ -1,5 +1,5 @@
 """CoQE for classification (section 4.2): all classes have static vectors, and each class in the context also has a
-dynamic vector. A logit is the inner product of the vectors of a class with the representation of the query.
+dynamic vector. The logit of a class combines the inner products of its vectors with the representation of the query.
 
 The dynamic vector of a class is the mean of the task encoder's outputs at the labels of this class in the sequence. The
 released code averages over the batch; here, predictions do not depend on the other sequences of the batch.
@@ -38,8 +38,8 @@ class ClassVectors(TaskSpace):
     Args:
         width: width of hidden vectors and features.
         classes: number of classes; each has a static vector and a bias.
-        variant: how static and dynamic logits of classes in the context are combined. `released`: their sum, without a
-            gradient to the static ones; `paper`: the dynamic logit replaces the static one.
+        variant: how static and dynamic logits of classes in the context are combined. `released`: they are added,
+            without a gradient through the static logits; `paper`: the dynamic logit replaces the static logit.
 
     Attributes:
         project: linear layer from the outputs of the task encoder to dynamic vectors, as in the released code (not in
@@ -79,8 +79,9 @@ class ClassVectors(TaskSpace):
     def _compose(
         self, memory: LabelledOutputs, features: Float[Tensor, "B Q S"], visible: Bool[Tensor, " B #Q N"]
     ) -> Float[Tensor, "B Q classes"]:
-        """Return the logits of queries with these features, which see the visible points. Inner products with the
-        vectors are averaged per class, so that the mean vectors of all classes need not be computed."""
+        """Return the logits of queries with these features. Each query sees only the visible points. Inner products
+        with the vectors of points are averaged per class, so that the mean vectors of all classes need not be
+        computed."""
         products = (features @ memory.vectors.mT) * visible
         counts = class_counts(memory.labels, visible, self.classes)
         sums = products @ F.one_hot(memory.labels, self.classes).to(products)

@@ -1,4 +1,4 @@
-"""Gaussian noise on logits in training, whose mean and standard deviation grow (CoQE, section 4.2, appendix C.2).
+"""Gaussian noise on logits, whose mean and standard deviation grow during training (CoQE, section 4.2, appendix C.2).
 
 Without this noise, training converges to predictions that depend only on the static class vectors. Adding the same
 number to all logits does not change their softmax, so the mean has an effect only if the noise is added to some of the
@@ -28,12 +28,12 @@ class LogitNoise:
     Attributes:
         mean: mean at the start.
         std: standard deviation at the start.
-        growth: increment of both at each step.
+        growth: increment of the mean and of the standard deviation at each step.
         every: fraction of training between two steps.
         first: fraction of training before the first step.
         where: logits to which noise is added: `all` logits, the logits of classes `present` in the context, or the
             `lowest` static logits.
-        share: fraction of all classes that counts as lowest.
+        share: fraction of the static logits that counts as the lowest.
     """
 
     mean: float

@@ -105,7 +105,7 @@ class Hyena(Mixer):
         if tokens > self.longest:
             points = -(-tokens // 2)
             raise UsageError(
-                f"the filter of hyena is {self.longest // 2} points long, not {points}; train with "
+                f"the filter of hyena covers {self.longest // 2} points, but the sequence has {points}; train with "
                 f"-o backbone.max_points={points} or more",
                 code="not-applicable",
             )

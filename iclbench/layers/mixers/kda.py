@@ -19,9 +19,9 @@ class KDA(LinearMixer):
 
     A convolution of 4 taps with SiLU is applied to q, k and v; then q and k are scaled to length 1. RMSNorm and a
     low-rank sigmoid gate are applied to the output of each head. The mixer has 4 D² + 4 D r + D H + 12 D parameters,
-    plus a few per channel. Both low-rank maps have rank r = D / H, the width of a head, and no bias (as in
-    transformers' Kimi-Linear). A is drawn from U(1, 16), and dt_bias is initialised as in Mamba-2. Other layers use
-    PyTorch's default initialisation; output weights are scaled down with depth.
+    plus those of A (H), dt_bias (D) and the norm (D / H). Both low-rank maps have rank r = D / H, the width of a head,
+    and no bias (as in transformers' Kimi-Linear). A is drawn from U(1, 16), and dt_bias is initialised as in Mamba-2.
+    Other layers use PyTorch's default initialisation; output weights are scaled down with depth.
     """
 
     uses = frozenset({"heads", "inner", "state", "conv", "rank", "eigenvalues"})

@@ -131,8 +131,8 @@ def delta_rule(
     the fraction beta = sigmoid(.) (Yang et al. 2024, 2025).
 
     The transition I - beta k k^T of a token has the eigenvalue 1 - beta along its key, between 0 and 1. With negative
-    eigenvalues, beta = 2 sigmoid(.), and this eigenvalue is between -1 and 1, with which a state can be reflected
-    (Grazzi et al. 2024, "Unlocking state-tracking in linear RNNs through negative eigenvalues", arXiv 2411.12537).
+    eigenvalues, beta = 2 sigmoid(.), and this eigenvalue is between -1 and 1, so that a state can be reflected (Grazzi
+    et al. 2024, "Unlocking state-tracking in linear RNNs through negative eigenvalues", arXiv 2411.12537).
 
     Args:
         q, k: queries and keys; this function scales them to length 1 and divides the queries by sqrt(K).

@@ -38,16 +38,17 @@ class Mesa(Mixer):
     """H_t = f_t H_{t-1} + beta_t k_t k_t^T, G_t = f_t G_{t-1} + beta_t k_t v_t^T, o = G^T (H + Lambda)^-1 q, with f =
     sigmoid(.) and beta = sigmoid(.) per head, and Lambda = 0.25 + softplus(.) per channel of the keys.
 
-    o is the value at q of the ridge regression of all values so far on their keys, where the delta rule takes one step
-    of gradient descent per token. A convolution of 4 taps with SiLU is applied to q and k, which are then scaled to
-    length 1. RMSNorm is applied to the output of each head. The mixer has 4 D² + 9 D + 2 D H + 2 H parameters, plus a
-    norm weight per channel of a head.
+    o is the value at q of the ridge regression of all values so far on their keys. The delta rule instead takes one
+    step of gradient descent per token. A convolution of 4 taps with SiLU is applied to q and k, which are then scaled
+    to length 1. RMSNorm is applied to the output of each head. The mixer has 4 D² + 9 D + 2 D H + 2 H parameters, plus
+    a norm weight per channel of a head.
 
     The state is H and G, with K (K + V) numbers per head. Systems are solved exactly, by Cholesky's method; in single
     precision, the relative error of a solution is below 1e-3 even for 1,000 equal keys. As in flash-linear-attention,
-    only q and k are convolved, and Lambda starts at 1. Differences from it: it takes 30 steps of conjugate gradients;
-    and here, the bias of the forget gates starts at 4, so that f starts near 0.98, instead of at 0. Other layers use
-    PyTorch's default initialisation; output weights are scaled down with depth.
+    only q and k are convolved, and Lambda starts at 1. flash-linear-attention differs in two ways: it takes 30 steps of
+    conjugate gradients instead of solving the systems exactly, and the bias of its forget gates starts at 0. Here, this
+    bias starts at 4, so that f starts near 0.98. Other layers use PyTorch's default initialisation; output weights are
+    scaled down with depth.
     """
 
     uses = frozenset({"heads", "inner", "state", "conv"})
@@ -110,7 +111,7 @@ class Mesa(Mixer):
         return self._out(o), self._out(answers), (tail, covariance, memory)
 
     def _channels(self, x: Tensor) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B T _"]]:
-        """Return the channels of q and k before the convolution, and those of v."""
+        """Return the channels of q and k before the convolution, and the channels of v."""
         projected, count = self.in_proj(x), self.window.channels
         return projected[..., :count], projected[..., count:]
 

@@ -19,7 +19,7 @@ from iclbench.layers.attention import check_heads
 # number of tokens have the tokens on the second axis, padded on the left with zeros if episodes have unequal lengths.
 MixerState = tuple[Tensor, ...]
 Mlp = Literal["none", "gelu", "swiglu", "relu2"]
-# The sign of the smallest eigenvalue that a token's transition of a delta rule can have.
+# The sign of the smallest eigenvalue that the transition of a token can have in a delta rule.
 Eigenvalues = Literal["positive", "negative"]
 
 
@@ -32,11 +32,11 @@ class Sizes:
         heads: number of heads H, if the mixer has heads.
         inner: total number of channels of the values of all heads; None means a multiple of the width, which depends on
             the mixer.
-        state: number of rows K of a head's state, that is, of numbers per channel of the values; None means the mixer's
-            default.
+        state: number of rows K of a head's state, which is the size of the state per channel of the values; None means
+            the mixer's default.
         conv: number of taps of the short convolution; 0 means no convolution, and None means the mixer's default.
         rank: rank of low-rank maps; None means the mixer's default.
-        eigenvalues: eigenvalues of the transitions of a delta rule; None means the mixer's default.
+        eigenvalues: sign of the smallest eigenvalue of a delta rule's transitions; None means the mixer's default.
         householders: number of steps of the delta rule per token, if the mixer has several; None means the mixer's
             default.
         longest: number of tokens of the longest sequence, for mixers that limit the length.

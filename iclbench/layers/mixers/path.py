@@ -18,10 +18,10 @@ class PaTH(TransitionAttention):
     """o_t = sum over j <= t of a_tj v_j, a_t = softmax over j of q_t^T A_t A_{t-1} ... A_{j+1} k_j / sqrt(C), with A =
     I - beta w w^T, beta = 2 sigmoid(.) per head, w of length 1 and C channels per head.
 
-    The products of A, which are the transitions of the delta rule, take the place of positions. w is a low-rank map of
-    the token, with a convolution of 3 taps and SiLU. The mixer has 4 D² + 2 D r + 3 D + D H + H parameters, with rank
-    r = D / H, the width of a head, but at most 32. Only beta has a bias. It starts at 0, so that beta starts near
-    1. The state holds all values, all keys multiplied by the A of the tokens after them, and the mask
+    The matrices A are the transitions of the delta rule, and their products take the place of positions. w is a
+    low-rank map of the token, with a convolution of 3 taps and SiLU. The mixer has 4 D² + 2 D r + 3 D + D H + H
+    parameters, with rank r = D / H, the width of a head, but at most 32. Only beta has a bias. It starts at 0, so that
+    beta starts near 1. The state holds all values, all keys multiplied by the A of the tokens after them, and the mask
     of valid tokens.
 
     This follows the layer in flash-linear-attention, without its optional forget gates and norms of q and k.

@@ -1,4 +1,5 @@
-"""RWKV-7 (Peng et al. 2025): a generalised delta rule with a decay, a learning rate and a removed key per channel."""
+"""RWKV-7 (Peng et al. 2025): a generalised delta rule with a decay and a learning rate per channel, and with a separate
+key for removal."""
 
 from __future__ import annotations
 

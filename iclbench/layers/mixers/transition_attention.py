@@ -30,8 +30,8 @@ class TransitionAttention(Mixer):
     """Softmax attention whose logits depend on the tokens between a query and a key. The terms of the logits come from
     channels after a short convolution (the window) and from channels that bypass the window.
 
-    The state holds the tail of the window, all keys and values, `(B, T, HC)`, with decays also the sum of the log
-    decays after each key, `(B, T, H)`, and the mask of valid tokens. Keys and sums change with every token.
+    The state holds the tail of the window, all keys and values, `(B, T, HC)`, the sum of the log decays after each key,
+    `(B, T, H)`, if the logits have decays, and the mask of valid tokens. Keys and sums change with every token.
 
     Attributes:
         has_decays: whether the logits have decays.

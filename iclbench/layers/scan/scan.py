@@ -26,7 +26,7 @@ from iclbench.core.errors import UsageError
 
 Backend = Literal["auto", "torch", "triton", "mamba-ssm"]
 
-# On CUDA, `auto` is the first of these that is available.
+# On CUDA, `auto` selects the first of these that is available.
 _CUDA_BACKENDS: tuple[Backend, ...] = ("triton", "mamba-ssm")
 
 
@@ -39,7 +39,7 @@ def selective_scan(
     h0: Float[Tensor, "B S D"] | None = None,
     backend: Backend = "auto",
 ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B S D"]]:
-    """Scan a chunk of T >= 1 tokens, differentiable in every tensor.
+    """Scan a chunk of T >= 1 tokens. The result is differentiable with respect to every tensor.
 
     Args:
         u: inputs.

@@ -1,9 +1,9 @@
 """The selective scan as Triton kernels, for CUDA.
 
 The forward pass and the backward pass launch one kernel per chunk of at most 128 tokens, and the host passes the state
-from chunk to chunk. The inputs and the states between chunks are saved for the backward pass. It does not use atomic
-additions, so that equal inputs give bit-identical gradients. Inputs may have any floating type; the arithmetic is in
-float32. Each of the two passes is one operation for autograd and `torch.compile`.
+from chunk to chunk. The inputs and the states between chunks are saved for the backward pass. The backward pass does
+not use atomic additions, so that equal inputs give bit-identical gradients. Inputs may have any floating type; the
+arithmetic is in float32. Each of the two passes is one operation for autograd and `torch.compile`.
 
 For tests, the kernels also run on a CPU, slowly, if `TRITON_INTERPRET=1` is set before Triton is imported.
 """
@@ -205,7 +205,7 @@ def _outputs(u: Tensor, h0: Tensor, chunk: int) -> tuple[Tensor, Tensor, Tensor]
 
 
 def _kernel_layout(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, ...]:
-    """Convert tensors to the layout of the kernels; they are copied only if they have another layout."""
+    """Convert tensors to the layout of the kernels; they are copied only if their layout is different."""
     return *(t.contiguous() for t in (u, dt)), A.float().contiguous(), *(t.contiguous() for t in (B, C, h0.float()))
 
 

@@ -35,7 +35,7 @@ def normal_low_rank(
     """
     A, B = hippo_legs(order)
     P = torch.sqrt(torch.arange(order, dtype=torch.float64) + 0.5)
-    # -1/2 plus a skew-symmetric matrix, whose eigenvalues are imaginary and come in pairs.
+    # A + P P^T is -1/2 plus a skew-symmetric matrix, whose eigenvalues are imaginary and come in pairs.
     skew = A + torch.outer(P, P) + 0.5 * torch.eye(order, dtype=torch.float64)
     imaginary, V = torch.linalg.eigh(-1j * skew)
     imaginary, V = imaginary[order // 2 :], V[:, order // 2 :]

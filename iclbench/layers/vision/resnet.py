@@ -70,7 +70,7 @@ class ResNet(nn.Module):
         self.blocks = nn.Sequential(*blocks)
 
     def forward(self, images: Float[Tensor, "images H W"]) -> Float[Tensor, "images E"]:
-        # The memory format "channels last" takes a third less time on a CPU.
+        # On a CPU, the memory format "channels last" takes a third less time than the default.
         hidden = self.stem(images.unsqueeze(1)).contiguous(memory_format=torch.channels_last)
         return self.blocks(self.pool(hidden)).mean((2, 3))
 

@@ -9,7 +9,7 @@ Demonstrations and development examples are drawn from the file with a fixed see
 demonstrations.) Questions about the same paragraph are in the same split, because otherwise a demonstration could
 reveal the answer to a query. If most questions have the same text before their options (hyperbaton, snarks), this text
 does not count as a paragraph. Three examples are omitted, because their target is a title with commas that the file
-lists as several options.
+lists as several options. Two examples (of snarks) are omitted, because they have a single option.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from iclbench.core.settings import BaseSettings, PositiveInt
 from iclbench.language.tasks.pools import Example, Pool, Reader, fixed_shuffle, unique
 from iclbench.language.tasks.readers import files
 
-# Files with more distinct targets have generated answers.
+# If a file without options has more distinct targets than this number, answers are generated.
 MAX_TARGETS = 20
 _LETTERED = re.compile(r"(\([A-Z]\)) ?(.*)")
 _LISTED = re.compile(r"(- ?)(.*)")

@@ -2,7 +2,8 @@
 
 The reader looks for the public files of a data set, then for `NAME.train.jsonl` and `NAME.test.jsonl` (optionally with
 `NAME.dev.jsonl`), then for a single file `NAME.jsonl`. It searches the folders `classification`,
-`language/classification`, `.` and `language` of the data folder, in this order.
+`language/classification`, `.` and `language` of the data folder, in this order. With `layout = "jsonl"`, it first
+searches the folder of the card.
 
 A single file is split with a fixed seed. A tenth of its texts, but at least 400, are queries, and the same number are
 development examples. Queries are limited to half of all texts, and development examples to a quarter.
@@ -102,7 +103,7 @@ class Classification(Reader):
 
 
 def _labels_in(rows: list[tuple[Path, int, str, str]]) -> dict[str, str]:
-    """Return the labels in these rows, each with itself as its word in the prompt."""
+    """Return the labels in these rows. The word of a label in the prompt is the label itself."""
     labels, path = sorted({label for *_, label in rows}), rows[0][0]
     if len(labels) < 2:
         raise DataError(f"{path}: expected at least two different labels, got only '{labels[0]}'")
