@@ -55,7 +55,7 @@ def build_within_limit(build: Callable[[], T], description: str, is_ours: bool) 
 
 
 def build_to_measure(build: Callable[[], T], description: str, allocate: bool) -> T:
-    """Build a module only to measure its size, without a change to the state of random generators.
+    """Build a module only to measure its size, without changing the state of torch's global generator.
 
     Args:
         build: function that builds the module.

@@ -94,7 +94,7 @@ class PluginError(IclbenchError):
     """A class from outside iclbench raised an error, or any class returned a wrong type or shape.
 
     Attributes:
-        target: the class as `iclbench check` takes it; empty if that command cannot check it.
+        target: the class as `module:Class`, for `iclbench check`; empty if that command cannot check the class.
     """
 
     code = "plugin"
