@@ -67,8 +67,8 @@ def command(
         typer.Option(
             "-o",
             "--override",
-            help="Setting of the method (method.eta=0.01, method.passes=5, ...), or task.path=FILE, the current place "
-            "of the runs' data. May be repeated.",
+            help="Setting of the method (method.eta=0.01, method.passes=5, ...), or task.path=FILE, the current "
+            "location of the runs' data. May be repeated.",
         ),
     ] = None,
     data_changed: Annotated[

@@ -104,7 +104,7 @@ def read_tables(train: Path, new: Path, target: str, header: bool | None) -> Use
         )
     extra = [name for name in new_frame.columns if name not in names]
     if extra:
-        say(f"note: {new}: not used, not in {train}: {list_names(extra, 12)}")
+        say(f"note: {new}: not used (not in {train}): {list_names(extra, 12)}")
     return UserTables(rows, labels, new_frame[list(rows.columns)])
 
 
@@ -114,7 +114,14 @@ def _has_names(names: Sequence[str]) -> bool:
 
 
 def _remedy(train: Path, absent: list[str], names: list[str], has_names: bool) -> str:
-    """Return advice for a new table that has columns with these names and lacks some of the training table."""
+    """Return advice for a new table that lacks columns of the training table.
+
+    Args:
+        train: path of the training table.
+        absent: the columns that the new table lacks.
+        names: the columns of the new table.
+        has_names: whether the training table names its columns.
+    """
     if has_names != _has_names(names):
         return "add a first line with the names of the columns" + (f" to {train}" if not has_names else "")
     by_key = {_key(name): name for name in names}
@@ -223,7 +230,7 @@ def _encoded_target(series: pd.Series, kind: TargetKind | None, trained: Trained
 
 
 def _only_missing_in_new(rows: pd.DataFrame, new: pd.DataFrame) -> list[str]:
-    """Return remarks on columns that have missing cells only in the new table."""
+    """Return remarks on columns that have missing cells in the new table but not in the training table."""
     remarks = []
     for name in rows.columns:
         count = int(is_missing(new[name]).sum())

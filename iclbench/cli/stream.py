@@ -53,7 +53,7 @@ def command(
         typer.Option(
             "--window",
             min=1,
-            help="Use only this number of latest points as the context. The model must be able to remove points.",
+            help="Use only the latest N points as the context. The model must be able to remove points.",
         ),
     ] = None,
     start: Annotated[
