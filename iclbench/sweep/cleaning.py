@@ -37,7 +37,7 @@ class Part:
 
     Attributes:
         path: a file or a folder.
-        kind: what it is, as a singular noun.
+        kind: the kind of file or folder, as a singular noun.
     """
 
     path: Path

@@ -172,8 +172,8 @@ def language_cells(name: str) -> Iterator[LanguageCell]:
 
 
 def _identity(model: str, dtype: str) -> str | None:
-    """Return the digest of a model's folder; None for other models, and for files that cannot be read. The cell then
-    reports the error."""
+    """Return the digest of a model's folder; None for models on the hub, and for a folder that cannot be read. In the
+    latter case, the cell reports the error."""
     from iclbench.language.models import loading
 
     if not Path(model).expanduser().is_dir():

@@ -86,7 +86,7 @@ class RayExecutor(JobExecutor[_RayBundle]):
 
     def _enqueue(self, future: Future[dict[str, Outcome]], bundle: Bundle, work: str) -> None:
         if (shortage := self._shortage()) is not None and self._nodes():  # without nodes, workers may still join
-            future.set_exception(WorkerStartError(f"{shortage}: change [ray]", code="not-supported"))
+            future.set_exception(WorkerStartError(f"{shortage}: change cpus or gpus in [ray]", code="not-supported"))
             return
         files = BundleFiles.new(self.folder, bundle.name)
         bundle.write(files.bundle)
@@ -213,7 +213,8 @@ def _no_cluster(address: str, error: Exception) -> str:
     if "ersion mismatch" in line:
         return f"engine 'ray': {line}; install the same versions of Ray and Python on all nodes"
     return (
-        f"engine 'ray': no cluster at address '{address}' ({line}); start one with 'ray start --head' or change [ray]"
+        f"engine 'ray': no cluster at address '{address}' ({line}); start one with 'ray start --head', or change "
+        "address in [ray]"
     )
 
 
