@@ -528,6 +528,7 @@ def card_name(path: Path) -> str:
     name = canonical(path.stem)
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,63}", name):
         raise UsageError(
-            f"{path}: the file name of a card must be letters, digits and hyphens, like my-task.toml", code="bad-syntax"
+            f"{path}: the file name of a card must consist of letters, digits and hyphens, like my-task.toml",
+            code="bad-syntax",
         )
     return name
