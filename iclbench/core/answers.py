@@ -70,7 +70,7 @@ def _width(predictor: Any, y: Tensor | None) -> int | None:
 
 
 def check_loss(backbone: Any, answer: Any) -> None:
-    """Raise `PluginError` unless a backbone's `loss` returned a scalar and a dict of its parts."""
+    """Raise `PluginError` unless a backbone's `loss` returned a scalar loss and a dict of the parts of the loss."""
     cls = _class_of(backbone)
     if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)):
         raise PluginError.of(

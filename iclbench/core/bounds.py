@@ -107,7 +107,7 @@ def _limited_size(description: str) -> Iterator[None]:
             elements = value.numel()
             size, weights = size + elements * value.element_size(), weights + elements
             if size > max_size:
-                refuse(f"at least {count(weights)} weights, more than {nbytes(max_size)}")
+                refuse(f"at least {count(weights)} weights, which take more than {nbytes(max_size)}")
 
     def count_module(module: nn.Module, name: str, value: Any) -> None:
         nonlocal modules

@@ -24,8 +24,8 @@ def shorten_words(text: str) -> str:
 
 
 def shorten_to_line(text: str) -> str:
-    """Apply `shorten_words`, and replace line breaks and other control characters by blanks. Quoted keys in TOML files
-    may contain such characters."""
+    """Apply `shorten_words`, and replace line breaks and other control characters with blanks. Quoted keys in TOML
+    files may contain such characters."""
     return "".join(c if c.isprintable() else " " for c in shorten_words(text))
 
 

@@ -44,7 +44,7 @@ class HeadSettings:
         floor: smallest standard deviation of a Gaussian, used only with the spread "floor". It bounds the
             log-likelihood (for 0.1, at most 1.384 nats per output), so likelihoods with different floors cannot be
             compared. For events, it is added to the scales of the log-normal distributions.
-        components: number of Gaussians of a mixture.
+        components: number of Gaussians of a mixture, or of log-normals for events.
         spread: how the standard deviations of Gaussians and mixtures depend on the raw output.
         buckets: number of buckets of a bar head, at least 2.
         scale: standard deviation of the task's outputs, which is the unit of a bar head's borders.
