@@ -61,7 +61,7 @@ def command(
             "(sklearn.svm:SVR). May be repeated.",
         ),
     ] = None,
-    method: Annotated[str, typer.Option("--method", help="icl, or deep-thinking to evaluate both methods.")] = "icl",
+    method: Annotated[str, typer.Option("--method", help="icl, or deep-thinking, which also evaluates icl.")] = "icl",
     override: Annotated[
         list[str] | None,
         typer.Option(

@@ -109,7 +109,7 @@ def read_tables(train: Path, new: Path, target: str, header: bool | None) -> Use
 
 
 def _has_names(names: Sequence[str]) -> bool:
-    """Return whether the file names the columns."""
+    """Return whether the file contains names for its columns. Other columns are named by their positions."""
     return {*names} != {f"column {i + 1}" for i in range(len(names))}
 
 
@@ -178,7 +178,7 @@ def predict(
         try:
             model.fit(rows, target.known_values)
             predictions = _predictions(model, tables.new, target)
-        except ValueError as error:  # the estimators follow scikit-learn
+        except ValueError as error:  # raised by the estimators for invalid tables, as in scikit-learn
             raise UsageError(str(error), code="not-applicable") from None
     encoder = model.encoder_
     remarks = [*target_remarks(target), *encoder.remarks]

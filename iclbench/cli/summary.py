@@ -101,8 +101,8 @@ def notes(results: Path, values: pd.DataFrame) -> list[str]:
 
 
 def target_notes(results: Path, values: pd.DataFrame) -> list[str]:
-    """Return notes on a table for the question `targets`: the numbers of episodes, the reference of adjusted scores,
-    and the gains from related datasets.
+    """Return notes on a table for the question `targets`: the numbers of episodes, the ceiling to which scores are
+    adjusted, and the gains from related datasets.
 
     A gain is given with its median and the share of a single dominating episode.
     """
