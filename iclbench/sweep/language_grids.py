@@ -46,8 +46,8 @@ class LanguageGridCard(BaseSettings):
         demo_seeds: seeds that draw the demonstrations.
         orders: orders of the demonstrations; 0 is the order in which they are drawn.
         episodes: number of queries (default: the number in each task's card).
-        controls: whether to also evaluate without demonstrations, with shuffled labels, with repeated demonstrations
-            and the majority label.
+        controls: whether to also evaluate the controls: no demonstrations, shuffled labels, repeated demonstrations and
+            the majority label.
         overlength: treatment of prompts that are longer than the context of a model.
         dtype: data type of the models' weights.
         methods: variants, by name.

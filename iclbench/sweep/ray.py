@@ -1,8 +1,8 @@
 """The Ray engine, for clusters and clouds without a scheduler. Each bundle of cells is a Ray task.
 
-Ray is configured not to restart tasks. Instead, the engine submits a dead task again, which continues from its
-checkpoints. Ray does not always report the loss of a node, so the executor enforces a time limit for each task. It also
-reports resources that no node has, because Ray would let a task wait for them forever.
+Ray is configured not to restart tasks. Instead, the engine submits the bundle of a dead task again, and training
+continues from its checkpoints. Ray does not always report the loss of a node, so the executor enforces a time limit for
+each task. The executor also reports resources that no node has, because Ray would let a task wait for them forever.
 """
 
 from __future__ import annotations
