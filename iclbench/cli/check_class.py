@@ -32,8 +32,8 @@ RELATED_COUNTS = (0, 3)
 
 
 def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | None]]:
-    """Check every contract that applies to the class. Yield the contract's name, and the problem or None if the
-    contract holds.
+    """Check every contract that applies to the class. Yield the name of each contract, and the problem (None if the
+    contract holds).
 
     An estimator is checked with the settings on its card. A backbone is checked at a size of a few thousand parameters.
     For each parameter budget of the presets, the backbone must also have a size that meets the budget.
@@ -189,10 +189,11 @@ def classes(target: str) -> list[Any]:
 
 
 def oracle_claims(target: str) -> Iterator[str]:
-    """Yield one line per oracle on a family's cards: whether the family confirms that the oracle is optimal.
+    """Yield one line for each oracle that a task card lists. The line says whether the family of the task confirms that
+    the oracle is optimal.
 
-    If the target is a card, only this card is read. Otherwise the shipped cards and all cards in the current folder are
-    read.
+    If the target is a card, only this card is used. Otherwise the target is the name of a class, and all shipped cards
+    and all cards in the current folder with this family are used.
     """
 
     def canonical_family(family: str) -> str:

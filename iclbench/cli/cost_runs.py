@@ -79,8 +79,8 @@ def measure_all(
 def default_points(task: TaskConfig) -> list[int]:
     """Return the numbers of context points at which costs are measured by default.
 
-    For streams and events, they depend on the training length, since learned positions end there. A number that the
-    family does not accept is omitted.
+    For streams and events, they depend on the training length, since learned position embeddings are not longer. A
+    number that the family does not accept is omitted.
     """
     family = task.build()
     if not (family.is_stream or family.marks is not None):

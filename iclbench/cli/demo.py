@@ -22,7 +22,7 @@ DemoResults = Annotated[
 
 # The grid of the demo for each subject.
 GRIDS = {"functions": "demo", "tables": "demo-tables"}
-# The task with real tables on which a model is evaluated, by the model's training task.
+# The task with real tables on which models are evaluated, for each training task.
 REAL_TABLES = {"tabular-prior-classes": "real-tables-classes", "tabular-prior": "real-tables"}
 
 

@@ -61,14 +61,14 @@ def command(
             "(sklearn.svm:SVR). May be repeated.",
         ),
     ] = None,
-    method: Annotated[str, typer.Option("--method", help="icl, or deep-thinking to evaluate both methods.")] = "icl",
+    method: Annotated[str, typer.Option("--method", help="icl, or deep-thinking, which also evaluates icl.")] = "icl",
     override: Annotated[
         list[str] | None,
         typer.Option(
             "-o",
             "--override",
-            help="Setting of the method (method.eta=0.01, method.passes=5, ...), or task.path=FILE, the current place "
-            "of the runs' data. May be repeated.",
+            help="Setting of the method (method.eta=0.01, method.passes=5, ...), or task.path=FILE, the current "
+            "location of the runs' data. May be repeated.",
         ),
     ] = None,
     data_changed: Annotated[

@@ -45,7 +45,7 @@ def command(
 
     sections = sections_of(results)
     if what != "all" and what not in sections:
-        raise UnknownNameError("list", what, [*sections, "all"])
+        raise UnknownNameError("kind of entry", what, [*sections, "all"])
     selected_sections = sections if what == "all" else {what: sections[what]}
     rows_by_name = {name: rows() for name, rows in selected_sections.items()}
     if json:

@@ -48,7 +48,7 @@ app.add_typer(lm, name="lm")
 
 
 class _ProgressHandler(logging.Handler):
-    """A handler that prints log records as progress lines, above a progress bar if there is one."""
+    """A handler that prints log records as progress lines. If a progress bar is shown, they are printed above it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         from iclbench.cli.terminal import say

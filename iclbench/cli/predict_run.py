@@ -104,17 +104,24 @@ def read_tables(train: Path, new: Path, target: str, header: bool | None) -> Use
         )
     extra = [name for name in new_frame.columns if name not in names]
     if extra:
-        say(f"note: {new}: not used, not in {train}: {list_names(extra, 12)}")
+        say(f"note: {new}: not used (not in {train}): {list_names(extra, 12)}")
     return UserTables(rows, labels, new_frame[list(rows.columns)])
 
 
 def _has_names(names: Sequence[str]) -> bool:
-    """Return whether the file names the columns."""
+    """Return whether the file contains names for its columns. Other columns are named by their positions."""
     return {*names} != {f"column {i + 1}" for i in range(len(names))}
 
 
 def _remedy(train: Path, absent: list[str], names: list[str], has_names: bool) -> str:
-    """Return advice for a new table that has columns with these names and lacks some of the training table."""
+    """Return advice for a new table that lacks columns of the training table.
+
+    Args:
+        train: path of the training table.
+        absent: the columns that the new table lacks.
+        names: the columns of the new table.
+        has_names: whether the training table names its columns.
+    """
     if has_names != _has_names(names):
         return "add a first line with the names of the columns" + (f" to {train}" if not has_names else "")
     by_key = {_key(name): name for name in names}
@@ -171,7 +178,7 @@ def predict(
         try:
             model.fit(rows, target.known_values)
             predictions = _predictions(model, tables.new, target)
-        except ValueError as error:  # the estimators follow scikit-learn
+        except ValueError as error:  # raised by the estimators for invalid tables, as in scikit-learn
             raise UsageError(str(error), code="not-applicable") from None
     encoder = model.encoder_
     remarks = [*target_remarks(target), *encoder.remarks]
@@ -223,7 +230,7 @@ def _encoded_target(series: pd.Series, kind: TargetKind | None, trained: Trained
 
 
 def _only_missing_in_new(rows: pd.DataFrame, new: pd.DataFrame) -> list[str]:
-    """Return remarks on columns that have missing cells only in the new table."""
+    """Return remarks on columns that have missing cells in the new table but not in the training table."""
     remarks = []
     for name in rows.columns:
         count = int(is_missing(new[name]).sum())

@@ -67,8 +67,8 @@ def _line(name: str, rows: pd.DataFrame, measure: Metric) -> tuple[float, list[s
 
 
 def _score_at(by_depth: pd.Series, depth: int, quarters: int) -> str:
-    """Return the score at this number of quarters of the depth. Return an empty text if no layer is at this depth, or
-    if it has no score."""
+    """Return the score at this number of quarters of the depth. Return an empty string if the model has no layer at
+    this depth, or if the layer has no score."""
     layer, remainder = divmod(quarters * depth, 4)
     return "" if remainder or layer not in by_depth.index else short_score(by_depth[layer])
 

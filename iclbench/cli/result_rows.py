@@ -39,7 +39,7 @@ def print_failures(values: pd.DataFrame) -> None:
 def with_terminal_columns(
     columns: list[str], rows: list[list[str]], board: pd.DataFrame
 ) -> tuple[list[str], list[list[str]]]:
-    """Add the columns of `analysis.scores` that a terminal shows and that have values.
+    """Add the columns of `analysis.scores` that are shown on a terminal, except columns without values.
 
     `board` is a leaderboard with the same rows in the same order.
     """

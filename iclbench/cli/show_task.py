@@ -1,6 +1,6 @@
 """The output of `iclbench show TASK`: the sampled process, its sizes, and its baselines and oracles on one screen.
 
-All values come from the card, so neither the family nor torch is imported.
+All values come from the card, so the family and torch are not imported.
 """
 
 from __future__ import annotations

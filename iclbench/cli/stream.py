@@ -53,7 +53,7 @@ def command(
         typer.Option(
             "--window",
             min=1,
-            help="Use only this number of latest points as the context. The model must be able to remove points.",
+            help="Use only the latest N points as the context. The model must be able to remove points.",
         ),
     ] = None,
     start: Annotated[
@@ -87,7 +87,7 @@ def command(
             "--related cannot be used with --state: the state already has related datasets", code="conflict"
         )
     if state and start is not None:
-        raise UsageError("--start cannot be used with --state: the state already has the start", code="conflict")
+        raise UsageError("--start cannot be used with --state: the state already has a start time", code="conflict")
     trained_run, path = find(results, run), None if csv == "-" else Path(csv)
     if save:
         _check_writable(save)

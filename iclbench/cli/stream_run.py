@@ -54,7 +54,7 @@ def answer_all(
         related: files of related datasets.
         window: maximum number of points in the context.
         clock: the clock of a stream of events.
-        write: formats an answer as one line.
+        write: function that formats an answer as one line.
         header: whether to print the names of the columns first.
     """
     source = str(path or "stdin")
@@ -134,8 +134,8 @@ def csv_line(answer: Answer) -> str:
 
 
 def json_line(answer: Answer) -> str:
-    """Return an answer as a JSON object: numbers of a column group as a list, a predicted label, token or mark as an
-    integer."""
+    """Return an answer as a JSON object. A predicted label, token or mark is an integer, and all other values are lists
+    of numbers."""
     columns: dict[str, object] = {"line": answer.number}
     if answer.x:
         columns["x"] = answer.x

@@ -63,9 +63,9 @@ def print_tables(
         results: results folder.
         prompt_sets: names of the prompt sets.
         json: whether to print rows as JSON.
-        board_of: returns column names and rows, given the values of one prompt set.
-        sizes_of: returns the sizes to print in the title, between the preset and the shift.
-        notes_of: returns the lines below the table.
+        board_of: function that returns column names and rows, given the values of one prompt set.
+        sizes_of: function that returns the sizes to print in the title, between the preset and the shift.
+        notes_of: function that returns the lines below the table.
         omitted_runs: runs that are omitted, with all their methods.
     """
     frames = {name: _read(results, name, omitted_runs) for name in prompt_sets}
@@ -101,8 +101,8 @@ def notes(results: Path, values: pd.DataFrame) -> list[str]:
 
 
 def target_notes(results: Path, values: pd.DataFrame) -> list[str]:
-    """Return notes on a table for the question `targets`: the numbers of episodes, the reference of adjusted scores,
-    and the gains from related datasets.
+    """Return notes on a table for the question `targets`: the numbers of episodes, the ceiling to which scores are
+    adjusted, and the gains from related datasets.
 
     A gain is given with its median and the share of a single dominating episode.
     """
@@ -111,7 +111,8 @@ def target_notes(results: Path, values: pd.DataFrame) -> list[str]:
     lines, max_episodes = [], likelihood["n_episodes"].max()
     if (likelihood["n_episodes"] < max_episodes).any():
         lines.append(
-            f"in brackets: number of episodes, if fewer than {int(max_episodes)}; gaps: only episodes of all oracles"
+            f"in brackets: number of episodes, if fewer than {int(max_episodes)}; gaps: on the episodes that all "
+            "oracles predicted"
         )
     teacher_forced = ok_rows.loc[ok_rows["metric"].eq("log_likelihood_teacher_forced"), "run"].drop_duplicates()
     if len(teacher_forced):
@@ -150,8 +151,8 @@ def oracle_notes(results: Path, values: pd.DataFrame) -> list[str]:
 
 
 def score_notes(values: pd.DataFrame) -> list[str]:
-    """Return a note that describes score 1 on one prompt set, unless a contestant in the table has score 1 by
-    definition, or a note on why no score is defined."""
+    """Return a note on the method that defines score 1 on one prompt set, unless this method is in the table. If no
+    scores are defined, return a note with the reason."""
     undefined = values[values["metric"].eq("score") & values["status"].eq("skipped")]
     if len(undefined):
         return [f"no scores: {undefined['reason'].iloc[0]}"]
@@ -163,7 +164,7 @@ def leaderboard(values: pd.DataFrame, size_count: int = 3) -> tuple[list[str], l
     """Return the column names and the rows: contestants sorted by the area under their curve, with the error at about
     `size_count` context sizes and, for tokens, the accuracy.
 
-    Contestants without an area come last. Some of their predictions are not finite.
+    Contestants without an area come last: they failed or were skipped, or some of their predictions are not finite.
     """
     if values["evaluator"].eq("targets").any():
         return targets_board(values)

@@ -98,7 +98,9 @@ def print_jobs(jobs: Mapping[str, Any]) -> None:
         ]
         for each in jobs["makespan"]
     ]
-    print_table("", ["jobs at once", "time", "efficiency", f"time if {_FAILURE_SHARE:.0%} die"], rows, numeric=range(4))
+    print_table(
+        "", ["jobs at once", "time", "efficiency", f"time if {_FAILURE_SHARE:.0%} fail"], rows, numeric=range(4)
+    )
     unknown_count = jobs["cells_of_unknown_length"]
     assumption = (
         f"; {plural(unknown_count, 'cell')} of unknown duration counted as a minute each" if unknown_count else ""

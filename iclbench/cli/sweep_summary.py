@@ -41,8 +41,8 @@ def print_dry_run(
 ) -> None:
     """Print the numbers of finished and remaining cells of each task, with parameters, time and disk space.
 
-    Further lines describe the cells of `added_backbones`, existing results without rows, runs that will be refused, and
-    the jobs of an engine.
+    Further lines describe the cells of `added_backbones`, existing results that are not recorded as cells, runs that
+    will be refused, and the jobs of an engine.
     """
     outlook = outlook_of(plan, Context(store.results, data_dir))
     plan, added_backbones = outlook.plan, [name if ":" in name else canonical(name) for name in added_backbones]
@@ -162,8 +162,8 @@ def print_outcomes(plan: Plan, outcomes: dict[str, Outcome], json: bool = False)
 
 
 def untuned_backbones(plan: Plan, results: Path) -> list[tuple[str, str, str]]:
-    """Return preset, task and backbone of all training runs to do for whose backbone no learning rate has been chosen
-    at this preset."""
+    """Return the preset, task and backbone of each training run to do without a chosen learning rate. Tasks for which
+    no learning rate was chosen for any backbone are omitted."""
     training_cells = [cell for cell in plan.todo if cell.kind == "train" and cell.reason is None]
     triples = {(cell.preset, cell.task, cell.contestant): cell.task_config.card for cell in training_cells}
     untuned_triples = []

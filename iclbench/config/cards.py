@@ -293,7 +293,8 @@ class TaskCard(BaseSettings):
         question: the question of training and evaluation: `next` (predict y[n+1] from the first n points, for each n)
             or `targets` (predict a set of targets from one context).
         head: the kind of prediction.
-        floor: smallest standard deviation of a Gaussian head.
+        floor: smallest standard deviation of a Gaussian or mixture head; for an event head, a number that is added to
+            the scales of the log-normals.
         components: number of Gaussians in a mixture head, or of log-normals in an event head.
         buckets: number of buckets in a bar head.
         context_targets: whether the context points are also targets in training.
@@ -528,6 +529,7 @@ def card_name(path: Path) -> str:
     name = canonical(path.stem)
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,63}", name):
         raise UsageError(
-            f"{path}: the file name of a card must be letters, digits and hyphens, like my-task.toml", code="bad-syntax"
+            f"{path}: the file name of a card must consist of letters, digits and hyphens, like my-task.toml",
+            code="bad-syntax",
         )
     return name

@@ -1,8 +1,8 @@
 """Codes: version numbers of implementations, which are part of hashes.
 
 Each family, estimator, backbone and mixer of iclbench has a code, `Entry.code` in the registry. Increase it in the
-commit that changes the outputs of the class for the same settings; otherwise `tests/golden` fails. A family has three
-codes: for its episodes (`code`), for the choice of frozen prompts (`prompts`) and for the normaliser of errors
+commit that changes the outputs of the class for the same settings; otherwise tests in `tests/golden` fail. A family has
+three codes: for its episodes (`code`), for the choice of frozen prompts (`prompts`) and for the normaliser of errors
 (`normaliser`). The code of a class from outside iclbench is the hash of its sources.
 """
 
@@ -49,7 +49,8 @@ def of_estimator(name: str) -> int | str:
 
 
 def of_backbone(name: str, settings: Mapping[str, Any] | None = None) -> Code:
-    """Return the code of a backbone, or of the backbone of a variant, followed by the codes of mixers in the settings.
+    """Return the code of a backbone (for a variant, of the backbone that it varies), followed by the codes of mixers in
+    the settings.
 
     Only variants from outside iclbench are imported.
 

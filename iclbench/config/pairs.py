@@ -1,4 +1,5 @@
-"""Pairs of backbones for claims that hold over training runs, registered in the card of a grid before training.
+"""Pairs of backbones that are compared over many training runs. A pair is registered in the card of a grid before
+training.
 
 Two seeds are too few to estimate how much a difference depends on the seed. A pair is therefore trained with more seeds
 on its tasks, so that claims about the pair generalise over training runs.

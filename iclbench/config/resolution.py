@@ -1,4 +1,5 @@
-"""Resolution of card, preset, `--config` file and `-o key=value` (in this order) to a frozen configuration.
+"""Resolution of the card, the preset, the tables of learning rates, the `--config` file and `-o key=value` to a frozen
+configuration. Later sources in this list override earlier ones.
 
 The configuration of a run contains all settings on which the run depends. It is stored with the weights, in
 `config.toml`, and its hash identifies the run.
@@ -232,8 +233,8 @@ class TaskConfig(BaseSettings):
         """Return the names of these evaluators in the spelling of the family, without duplicates.
 
         Raises:
-            UnknownNameError: the family does not have an evaluator.
-            UsageError: the question of the task is not `targets`, or its parameters do not allow an evaluator.
+            UnknownNameError: the family does not have one of the evaluators.
+            UsageError: the question of the task is not `targets`, or its parameters do not allow one of the evaluators.
         """
         evaluators = {canonical(name): name for name in family.evaluators()}
         for name in names:
@@ -655,7 +656,7 @@ def _settings(
 
 
 def _check_monitoring(task: TaskConfig, train: TrainSettings) -> None:
-    """Raise `UsageError` if the card does not have an evaluator that is used during training."""
+    """Raise `UsageError` if the card lacks an evaluator that is used during training, or has nothing to evaluate."""
     evaluators = {canonical(name) for name in task.evaluators}
     for name in train.evaluators:
         if canonical(name) not in evaluators:
@@ -663,7 +664,7 @@ def _check_monitoring(task: TaskConfig, train: TrainSettings) -> None:
             raise UnknownNameError("evaluator", name, task.evaluators, hint=hint)
     if train.evaluate_every and not (task.evaluators or task.solutions):
         raise UsageError(
-            f"train.evaluate_every: the card of task '{task.name}' has neither evaluators nor solutions; set it to 0",
+            f"train.evaluate_every: the card of task '{task.name}' has no evaluators and no solutions; set it to 0",
             code="not-applicable",
         )
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("iclbench")
 
-# To count the parameters of a backbone, it is built in memory if neither its budget nor an integer in its settings
-# exceeds these limits. For small backbones, this is faster than building them without memory.
+# To count the parameters of a backbone, it is built in memory if its budget and all integers in its settings are within
+# these limits. For small backbones, this is faster than building them without memory.
 _MEMORY_BUDGET, _MEMORY_WIDTH = 1_000_000, 4096
 # Number of evaluated sizes after which the search bisects its interval instead of interpolating.
 _MAX_INTERPOLATIONS = 9
@@ -243,7 +243,7 @@ def model_to_measure(
 def check_size(
     task: str, backbone: str, preset: str, settings: Mapping[str, Any], card: TaskCard | None = None
 ) -> None:
-    """Raise `UsageError` if neither the preset nor the user sets the size of a built-in backbone.
+    """Raise `UsageError` if a built-in backbone has no size, because the preset and the user do not set it.
 
     A plug-in then has its default size, and the message is only logged.
 

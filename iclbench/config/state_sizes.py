@@ -6,7 +6,7 @@ without this setting gets the width with the nearest state, and the parameter bu
 
 A large state needs many parameters for keys and queries, which leaves few for the width; fewer heads need fewer
 parameters. The search therefore starts with the default number of heads and tries others until the model has at least
-`_GOOD_WIDTH` of its width without a state budget. If there is none, it takes the widest model.
+`_GOOD_WIDTH` of its width without a state budget. If no model is so wide, the search returns the widest one.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 # Largest relative deviation of the size of a state from `state_budget`.
 STATE_TOLERANCE = 0.1
 _HEADS = (1, 2, 4, 8, 16)
-# Widths relative to the width without a state budget: one at which the search ends, and the smallest one of a model.
+# Widths relative to the width without a state budget: the width at which the search ends, and the smallest valid width.
 _GOOD_WIDTH, _LEAST_WIDTH = 0.7, 0.3
-# Number of parameters and size of the state of a model that is too large for a machine.
+# Assumed number of parameters and size of the state of a model that exceeds the size limit.
 _UNBUILDABLE = 10**12
-# Models with a larger setting have no memory. With memory, initial values would take long.
+# Models with a larger setting are built without memory, because drawing their initial values would take long.
 _MEMORY_WIDTH = 1024
-# Steps of the bisection for the largest state in an error message.
+# Number of bisection steps in the search for the largest possible state, which an error message contains.
 _BISECTIONS = 5
-# Settings in this error message.
+# Settings in the error message.
 _SIZES = ("heads", "state", "width", "feedforward", "inner")
 
 
@@ -268,7 +268,7 @@ class _Search:
         return self._state_sizes[key]
 
     def _build(self, settings: Mapping[str, Any]) -> Backbone | None:
-        """Return a model of which only sizes are used; None if it is too large for a machine."""
+        """Return a model of which only sizes are used; None if it exceeds the size limit."""
         is_large = any(value > _MEMORY_WIDTH for value in settings.values() if isinstance(value, int))
         budget = None if is_large else self._preset_budget
         try:

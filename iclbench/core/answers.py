@@ -17,8 +17,8 @@ from iclbench.core.errors import PluginError, is_ours, shorten
 from iclbench.core.joint import Samples
 from iclbench.core.predictions import Categorical, Prediction
 
-# Number of axes of each field of a prediction. `Samples` have one more axis. Predictions of plug-ins may have other
-# fields, which are not checked for the number of axes.
+# Number of axes of each field of a prediction. Fields of `Samples` have one more axis. The number of axes of other
+# fields is not checked.
 _AXES = {"mean": 3, "std": 3, "means": 4, "stds": 4, "logits": 3}
 
 
@@ -70,7 +70,7 @@ def _width(predictor: Any, y: Tensor | None) -> int | None:
 
 
 def check_loss(backbone: Any, answer: Any) -> None:
-    """Raise `PluginError` unless a backbone's `loss` returned a scalar and a dict of its parts."""
+    """Raise `PluginError` unless a backbone's `loss` returned a scalar loss and a dict of the parts of the loss."""
     cls = _class_of(backbone)
     if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)):
         raise PluginError.of(

@@ -2,10 +2,10 @@
 Do Bayesian Inference").
 
 An output is `centre + scale u`. The range of u is divided into K buckets: K - 2 bars of constant density, and two
-half-normal tails. The borders follow a fixed rule. A run can then be loaded without a data file, and equal settings
-always give equal borders:
+half-normal tails with scale parameter 1. The borders follow a fixed rule, so equal settings always give equal borders,
+and a run can be loaded without a file of borders:
 
-    border i = sqrt(3) Phi^-1(i / K) for i = 1, ..., K - 1; the standard deviation of both tails is 1.
+    border i = sqrt(3) Phi^-1(i / K) for i = 1, ..., K - 1.
 
 The scale is the standard deviation of the task's outputs (`Family.y_scale`). (In the papers, the borders are quantiles
 of a sample from the prior.)
@@ -16,8 +16,8 @@ the outputs (Bennett 1948; Panter and Dite 1951). For normal outputs, this is a 
 variance. For outputs N(0, 1), s = 0.2 and K = 100, the best prediction then loses 0.003 nats. With quantiles of N(0, 1)
 as borders, it loses 0.024 nats, because the outer buckets are too wide.
 
-The tails have the standard deviation of the outputs instead of the width of the last bucket, which gives rare large
-outputs a higher likelihood.
+The width of the tails is set by the standard deviation of the outputs, not by the width of the outermost bars, which
+gives rare large outputs a higher likelihood.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Bar(Prediction):
         """Return the quantile of each output, in closed form.
 
         Args:
-            level: a probability, or one for each output (with any number of leading axes).
+            level: a probability, or a tensor with one probability for each output (and any number of leading axes).
         """
         masses = self.bars.softmax(-1)
         level = torch.as_tensor(level, dtype=masses.dtype, device=masses.device)

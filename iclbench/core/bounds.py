@@ -55,7 +55,7 @@ def build_within_limit(build: Callable[[], T], description: str, is_ours: bool) 
 
 
 def build_to_measure(build: Callable[[], T], description: str, allocate: bool) -> T:
-    """Build a module only to measure its size, without a change to the state of random generators.
+    """Build a module only to measure its size, without changing the state of torch's global generator.
 
     Args:
         build: function that builds the module.
@@ -107,7 +107,7 @@ def _limited_size(description: str) -> Iterator[None]:
             elements = value.numel()
             size, weights = size + elements * value.element_size(), weights + elements
             if size > max_size:
-                refuse(f"at least {count(weights)} weights, more than {nbytes(max_size)}")
+                refuse(f"at least {count(weights)} weights, which take more than {nbytes(max_size)}")
 
     def count_module(module: nn.Module, name: str, value: Any) -> None:
         nonlocal modules

@@ -45,5 +45,5 @@ def resolve_device(device: Any) -> str:
 
 
 def device_label(device: str) -> str:
-    """Return the name of a device in the table of costs: `cpu`, or the model of the GPU."""
+    """Return the name of a device in the table of costs: the model of a CUDA GPU, otherwise the device itself."""
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else device

@@ -1,8 +1,7 @@
 """Digests that detect damaged files.
 
-The footer of a parquet file contains the SHA-256 of the file, computed with zeros in place of the digest. The digest of
-a weights file is in a separate file, which `sha256sum -c` can check. The bytes of the weights file then depend only on
-the tensors.
+The footer of a parquet file contains the SHA-256 of the file, computed with zeros in place of the digest. A weights
+file does not contain its digest, which is in a separate file that `sha256sum -c` can check.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from iclbench.core.hashing import file_hash
 KEY = "iclbench.sha256"
 # Value of `KEY` while the digest is computed.
 BLANK = "0" * 64
-# The entry in Thrift's compact protocol, the encoding of parquet footers: key, field header, length and value.
+# The entry with this key in a parquet footer, in the encoding of Thrift's compact protocol: key, field header, length
+# and value.
 _ENTRY = re.compile(re.escape(KEY.encode()) + rb"\x18\x40([0-9a-f]{64})")
 
 
@@ -26,8 +26,8 @@ class DamagedError(ValueError):
 
 
 def with_digest(parquet: bytes) -> bytes:
-    """Return a parquet file with its digest. The footer must contain `BLANK` as the value of `KEY`, which is
-    replaced."""
+    """Return a parquet file with its digest. The digest replaces `BLANK`, which must be the value of `KEY` in the
+    footer."""
     entry = _ENTRY.match(parquet, parquet.rfind(KEY.encode()))
     assert entry is not None
     digest = hashlib.sha256(parquet).hexdigest().encode()

@@ -1,4 +1,4 @@
-"""Episodes, which families sample and predictors answer.
+"""Episodes: batches of data that families sample for training and evaluation.
 
 The layout is `(batch, points, dim)` with boolean masks (True = valid). Images are flattened in `x`, and
 `TaskShape.x_shape` is the shape of an image. For classification, `y` holds integer labels of shape `(batch, points)`.

@@ -24,8 +24,8 @@ def shorten_words(text: str) -> str:
 
 
 def shorten_to_line(text: str) -> str:
-    """Apply `shorten_words`, and replace line breaks and other control characters by blanks. Quoted keys in TOML files
-    may contain such characters."""
+    """Apply `shorten_words`, and replace line breaks and other control characters with blanks. Quoted keys in TOML
+    files may contain such characters."""
     return "".join(c if c.isprintable() else " " for c in shorten_words(text))
 
 
@@ -94,7 +94,7 @@ class PluginError(IclbenchError):
     """A class from outside iclbench raised an error, or any class returned a wrong type or shape.
 
     Attributes:
-        target: the class as `iclbench check` takes it; empty if that command cannot check it.
+        target: the class as `module:Class`, for `iclbench check`; empty if that command cannot check the class.
     """
 
     code = "plugin"

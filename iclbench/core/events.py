@@ -117,7 +117,8 @@ class EventPrediction(Prediction):
         return event if bool(is_event.all()) else torch.where(is_event, event, self.log_survival(gap))
 
     def released_log_survival(self, gap: Float[Tensor, "*#shape"]) -> Float[Tensor, "*#shape"]:
-        """Return the log-survival as in the code released with a head. It is used only for `nll_published`."""
+        """Return the log-survival for `nll_published`, as computed in the released code of the head's authors (default:
+        `log_survival`)."""
         return self.log_survival(gap)
 
     def loss(self, y: Tensor) -> Tensor:
@@ -150,7 +151,7 @@ class EventPrediction(Prediction):
         log-survival of the censored point, or NaN for sequences without one.
         """
         gap = y[..., GAP]
-        # A failed prediction must not give NaN, which means that a sequence has no open interval.
+        # A failed prediction must not give NaN, because NaN means that a sequence has no open interval.
         survival_nll = (-self.log_survival(gap)).nan_to_num(nan=math.inf, posinf=math.inf)
         scored_so_far = scored.cumsum(1)
         is_first = scored & (scored_so_far == 1)
@@ -262,7 +263,7 @@ class LogNormalEvent(EventPrediction):
         return torch.logsumexp(log_means, -1).exp()
 
     def quantile(self, level: float) -> Tensor:
-        """Return the quantile, by bisection of the logarithm down to a few bits of the floating-point precision."""
+        """Return the quantile, by bisection of the logarithm of the gap to nearly floating-point precision."""
         reach = 40 * self.scales
         low, high = (self.locs - reach).amin(-1), (self.locs + reach).amax(-1)
         weights = self.logits.softmax(-1)
@@ -283,7 +284,7 @@ class LogNormalEvent(EventPrediction):
 
 @dataclass(frozen=True)
 class HazardEvent(EventPrediction):
-    """Point process whose rate of events with mark k is base_k + excited_k exp(-decay s) at time s after the last
+    """A point process whose rate of events with mark k is base_k + excited_k exp(-decay s) at time s after the last
     event.
 
     Examples, which have closed forms, are homogeneous Poisson processes (excited = 0), exponential Hawkes processes
@@ -371,8 +372,8 @@ class HazardEvent(EventPrediction):
         return self.gap_with_compensator(-torch.log1p(-uniform))
 
     def gap_with_compensator(self, target: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Return the gap over which the total rate integrates to `target`, by bisection down to a few bits of the
-        floating-point precision."""
+        """Return the gap over which the total rate integrates to `target`, by bisection to nearly floating-point
+        precision."""
         high = target / self.rates(torch.zeros_like(target)).sum(-1)
         for _ in range(200):
             is_short = self.compensator(high) < target
@@ -388,7 +389,8 @@ class MixedEvent(EventPrediction):
     processes return it.
 
     Attributes:
-        lognormal, hazard: the two predictions. At positions where one is not used, it may be any proper distribution.
+        lognormal, hazard: the two predictions. At positions where a prediction is not used, it may be any proper
+            distribution.
         is_renewal: a mask of the positions with the log-normal prediction.
     """
 

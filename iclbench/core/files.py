@@ -83,8 +83,8 @@ def check_replaceable(path: Path, kind: str, is_replaceable: Callable[[Path], bo
 
 
 def check_state_file(path: Path) -> None:
-    """Raise `UsageError` if `path` is a non-empty file that is not a saved state. Metadata of saved states name the
-    weights."""
+    """Raise `UsageError` if `path` is a non-empty file that is not a saved state. A saved state is recognised by the
+    key "weights" in its metadata."""
     check_replaceable(path, "a saved state", lambda file: '"weights"' in tensors_metadata(file).get("about", ""))
 
 
@@ -149,9 +149,9 @@ def tensors_metadata(path: Path) -> dict[str, str]:
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str], digest: bool = False) -> None:
     """Write a safetensors file atomically. Tensors that share memory (tied weights) are written separately.
 
-    With `digest`, the file's SHA-256 is first written to `PATH.sha256`, in the format of `sha256sum`. The metadata name
-    that file, so that a missing digest is detected. Until the new file has replaced the previous one, the digest of the
-    previous file is in a second line. If nothing has changed, neither file is written.
+    With `digest`, the SHA-256 of the new file is written to `PATH.sha256`, in the format of `sha256sum`, before the new
+    file replaces the previous one. Until then, a second line has the digest of the previous file. The metadata contain
+    the name of the digest file, so that its absence is detected. If nothing has changed, neither file is written.
 
     Raises:
         OSError: the file system reports an error.
@@ -194,7 +194,7 @@ def _sort_metadata(path: Path) -> None:
 
 
 def digest_path(path: Path) -> Path:
-    """Return the path of the file with a file's digest."""
+    """Return the path of the file that contains the digest of `path`."""
     return path.with_name(f"{path.name}.sha256")
 
 

@@ -3,7 +3,8 @@
 A notebook may have changed torch's default dtype, default device, autocast or gradient mode. Without the guard, such
 changes would change prompts and weights that are stored under the same names.
 
-The default dtype and the global random generator belong to the process. The other states belong to a thread.
+All threads of a process share the default dtype and the global random generator. Each thread has its own default
+device, autocast mode and gradient mode.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ class Metric:
         is_share: whether the mean is between 0 and 1.
         show: function that formats a value.
         per_event: whether a value is a sum over a sequence, which is divided by the mean number of scored positions.
-        is_for_sequences: whether learning curves are measured on streams, which may differ in length or score only some
-            positions. All scored positions then have the same weight.
+        is_for_sequences: whether learning curves of this metric are measured on sequences, which may differ in length
+            and in the positions that are scored. All scored positions then have the same weight.
         includes_open_interval: whether the sum over a sequence includes the open interval at the end of an observation
             window.
         describes_intervals: whether the metric describes predictive intervals. Such metrics are not reported for
@@ -166,7 +166,7 @@ _CURVES = tuple(entry.name for entry in _ENTRIES if entry.area)
 
 
 def curve_metric(metric_names: Iterable[str]) -> str:
-    """Return which of a result's metrics has the learning curve that `auc` summarises.
+    """Return the metric whose learning curve `auc` summarises, given all metrics of a result.
 
     >>> curve_metric(["accuracy", "squared_error", "nll"]), curve_metric(["log_likelihood"])
     ('nll', 'squared_error')
@@ -178,9 +178,9 @@ def curve_metric(metric_names: Iterable[str]) -> str:
 def metric(name: str) -> Metric:
     """Return the metric with this name.
 
-    The properties of an unknown metric are inferred from its name. A name that begins with "accuracy" is a share of
-    correct answers, "r_squared_of_" an R², "kl_to_" a divergence, and "squared_distance_to_" a distance. Of all other
-    names, "error" or "loss" at the end means that lower values are better.
+    The properties of an unknown metric are inferred from its name. The prefix "accuracy" means a share of correct
+    answers, "r_squared_of_" an R², "kl_to_" a divergence, and "squared_distance_to_" a distance. For all other metrics,
+    lower values are better only if the name ends with "error" or "loss".
 
     >>> metric("log_likelihood").unit, metric("pinball_loss").label, metric("pinball_loss").lower_is_better
     ('nats', 'pinball loss', True)

@@ -1,8 +1,8 @@
 """Errors in classes from outside iclbench, reported with the names of the class and the method.
 
-An exception raised in a plug-in becomes a one-line error that names a class and a method. They are taken from the
-innermost frame of the traceback in which a public method, possibly inherited, runs on an instance of such a class.
-`iclbench.core.answers` checks return values.
+An exception raised in a plug-in becomes a one-line error that names a class and a method. Both are taken from the
+innermost frame of the traceback in which a public method, possibly inherited, runs on a class from outside iclbench or
+on an instance of such a class. `iclbench.core.answers` checks return values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 from iclbench.core.errors import IclbenchError, PluginError, UsageError, is_ours, one_line, shorten
 from iclbench.core.memory import is_out_of_memory
 
-# The base class for a plug-in's settings, by the module of the plug-in's own base class (default: `BaseSettings`).
+# The base class that a plug-in's settings must have (default: `BaseSettings`). The keys are the modules that define
+# base classes of plug-ins.
 _SETTINGS = {"iclbench.backbones.base": "iclbench.backbones.base.BackboneSettings"}
 
 

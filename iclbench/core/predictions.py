@@ -43,8 +43,8 @@ class HeadSettings:
     Attributes:
         floor: smallest standard deviation of a Gaussian, used only with the spread "floor". It bounds the
             log-likelihood (for 0.1, at most 1.384 nats per output), so likelihoods with different floors cannot be
-            compared.
-        components: number of Gaussians of a mixture.
+            compared. For events, it is added to the scales of the log-normal distributions.
+        components: number of Gaussians of a mixture, or of log-normals for events.
         spread: how the standard deviations of Gaussians and mixtures depend on the raw output.
         buckets: number of buckets of a bar head, at least 2.
         scale: standard deviation of the task's outputs, which is the unit of a bar head's borders.
@@ -115,7 +115,8 @@ class Prediction(TensorRecord):
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor] | None:
         """Return the ends of the central interval with this probability, `(*shape, dy)` each.
 
-        Each output has its own interval. Predictions of single values or classes have no intervals; return None.
+        Each output has its own interval. The result is None for predictions of single values or classes, which have no
+        intervals.
 
         Raises:
             ValueError: the level is not between 0 and 1.
@@ -306,7 +307,7 @@ class Mixture(Prediction):
         return self._average(torch.special.ndtr(z))
 
     def quantile(self, level: float) -> Float[Tensor, "*shape dy"]:
-        """Return the quantile of each output, by bisection down to a few bits of the floating-point precision."""
+        """Return the quantile of each output, by bisection to nearly floating-point precision."""
         low = (self.means - 10 * self.stds).amin(-2)
         high = (self.means + 10 * self.stds).amax(-2)
         return bisect(lambda middle: self.cumulative(middle) < level, low, high)
@@ -424,8 +425,7 @@ def _half_width(level: float) -> float:
 
 
 def bisect(below: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
-    """Return the value between `low` and `high` up to which `below` holds, down to a few bits of the floating-point
-    precision."""
+    """Return the value between `low` and `high` up to which `below` holds, to nearly floating-point precision."""
     for _ in range(60):
         middle = (low + high) / 2
         is_below = below(middle)

@@ -37,11 +37,11 @@ class State(TensorRecord):
     saved and measured."""
 
     def log_weight(self) -> Tensor | None:
-        """Return the logarithms of the sizes of the sums over points in this state, `(batch, ...)`; None if they are
-        unknown.
+        """Return the logarithms of the magnitudes of the sums over points in this state, `(batch, ...)`; None if the
+        state has no such sums.
 
-        `Predictor.remove` subtracts from such sums. If a sum shrinks, the rounding errors of the larger sum remain. A
-        sliding window therefore conditions on all its points again before these errors matter.
+        `Predictor.remove` subtracts removed points from these sums. If a sum shrinks, the rounding errors of the larger
+        sum remain. A sliding window therefore conditions on all its points again before these errors matter.
         """
         return None
 
@@ -272,7 +272,7 @@ def join_positions(answers: Sequence[Prediction]) -> Prediction:
     return cat(positions_first).map(lambda t: t.transpose(0, 1))
 
 
-# For each module that was in training mode before `eval_mode`: the number of threads that are in `eval_mode` with it.
+# The number of running `eval_mode` blocks for each module that was in training mode before them.
 _EVAL_COUNTS: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 _EVAL_COUNTS_LOCK = Lock()
 

@@ -2,7 +2,7 @@
 
 All other metrics are means over targets (`Prediction.scores`). To add a metric, add a function here and an entry in
 `iclbench.core.metrics`. An undefined value, such as the ROC AUC if all targets have the same class, is NaN, and is
-omitted in means over episodes.
+omitted from means over episodes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def roc_auc(answer: Prediction, y: Int[Tensor, "B Q"], scored: Bool[Tensor, "B Q
     """Return the area under the ROC curve, averaged over the classes in the episode (each class against the rest).
 
     For a class, the area is the probability that a random target of this class gets a higher predicted probability than
-    a random other target. Ties count one half (Hanley and McNeil 1982).
+    a random other target. Ties count as one half (Hanley and McNeil 1982).
     """
     if not isinstance(answer, Categorical):
         return None

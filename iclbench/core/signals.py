@@ -28,8 +28,8 @@ def defer_signals(*signals: signal.Signals) -> Iterator[None]:
 
 @contextmanager
 def ignore_ctrl_c() -> Iterator[None]:
-    """Ignore Ctrl-C in all threads within the block. It protects the shutdown of libraries that would otherwise end the
-    process without a message."""
+    """Ignore Ctrl-C in all threads within the block. This protects the shutdown of libraries that would otherwise end
+    the process without a message. Outside the main thread, do nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -27,8 +27,9 @@ class TaskShape:
         question: the trained question, `next` or `targets`.
         related: largest number of related datasets.
         related_points: number of points of the largest related dataset.
-        floor: smallest standard deviation of a Gaussian head.
-        components: number of Gaussians of a mixture head.
+        floor: smallest standard deviation of a Gaussian or mixture head; for an event head, a number that is added to
+            the scales of the log-normals.
+        components: number of Gaussians of a mixture head, or of log-normals of an event head.
         buckets: number of buckets of a bar head.
         y_scale: standard deviation of the outputs, which is the unit of a bar head's borders.
         encoded: whether x holds features from an image encoder in front of this backbone.

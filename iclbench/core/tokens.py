@@ -1,4 +1,5 @@
-"""Streams of tokens: check them, count the tokens of prefixes and those that followed a context, and predict tokens."""
+"""Streams of tokens: check tokens, count the tokens in prefixes and the tokens that followed a context, and convert
+probabilities to predictions."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.predictions import Categorical
 
-# Smallest probability, so that a token that is excluded has a finite logit. Its logarithm is about -69.
+# Lower bound of all probabilities. An excluded token then has a finite logit of about -69.
 _SMALLEST = 1e-30
 
 
@@ -31,7 +32,7 @@ def check_tokens(points: Points, classes: int | None, name: str) -> int:
     """
     if classes is None or points.y.is_floating_point() or points.x.shape[-1]:
         raise UsageError(
-            f"{name} predicts the next token of a stream; this task does not consist of tokens without inputs",
+            f"{name} predicts the next token of a stream; this task is not a stream of tokens without inputs",
             code="not-applicable",
         )
     tokens = points.y[points.mask]
@@ -42,7 +43,7 @@ def check_tokens(points: Points, classes: int | None, name: str) -> int:
 
 
 def prefix_lengths(points: Points, prefixes: Sequence[int] | None = None) -> Int[Tensor, "B P"]:
-    """Return the numbers of valid tokens in prefixes (default: before each point)."""
+    """Return the number of valid tokens in each prefix (default: in the prefix before each point)."""
     lengths = points.mask.cumsum(1) - points.mask.long()
     return lengths if prefixes is None else lengths[:, torch.as_tensor(prefixes, device=lengths.device).long()]
 

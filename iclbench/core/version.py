@@ -47,7 +47,7 @@ def commit() -> str | None:
 
 
 def provenance() -> dict[str, object]:
-    """Return version and commit as columns of a row in the table `values`."""
+    """Return the version and the commit as columns of the table `values`."""
     return {"version": version(), "commit": commit()}
 
 

@@ -67,7 +67,7 @@ class PackedWeights:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the weights, the same for the file of a run and its entry in an archive."""
+        """SHA-256 of the weights. It is the same for the file of a run and for the entry of the run in an archive."""
         from safetensors.torch import save
 
         return hashlib.sha256(save(self.tensors())).hexdigest()

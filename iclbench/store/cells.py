@@ -52,7 +52,7 @@ class CellStore:
         frame = pd.concat([tables.read_all("cells", folder) for folder in folders] or [tables.frame("cells", [])])
         intact = [self._are_intact(cell, files) for cell, files in zip(frame["cell"], frame["files"], strict=True)]
         frame = frame.assign(is_intact=intact).astype({"is_intact": bool})
-        # A failed row has no files that could be missing, so it is always intact.
+        # A failed row may name no files and is then intact, so it needs a rank after finished rows.
         rank = frame["status"].eq("failed").astype(int).where(frame["is_intact"], 2)
         frame = frame.assign(rank=rank).sort_values("rank", kind="stable").drop(columns="rank")
         return frame.drop_duplicates("cell").sort_values("cell").set_index("cell")

@@ -53,8 +53,8 @@ def run_id(config: RunConfig) -> str:
 def weights_id(config: RunConfig) -> str:
     """Return the identity of the settings with which weights were trained.
 
-    It covers neither monitoring settings nor facts that were learned from data, which the configuration of a grid does
-    not have.
+    It does not cover monitoring settings. It also does not cover facts that were learned from data, because the
+    configuration of a grid does not contain them.
     """
     task = config.task.model_copy(update={"learned": {}})
     return content_hash(_without_monitoring(config.model_copy(update={"task": task})))

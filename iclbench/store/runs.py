@@ -135,7 +135,7 @@ class Run:
 
     @property
     def recorded_divergence(self) -> DivergedError | None:
-        """The recorded divergence of a training with this configuration; None if none is recorded."""
+        """The recorded divergence of a training run with this configuration; None if no divergence is recorded."""
         try:
             record = json.loads((self.path / self.DIVERGED).read_bytes())
             if record["config"] == self.hash:
@@ -145,8 +145,8 @@ class Run:
         return None
 
     def forget_divergence(self) -> None:
-        """Remove the record and the curve of an earlier training that diverged. It had another configuration, since the
-        same configuration is not trained again."""
+        """Remove the record and the curve of an earlier training run that diverged. The earlier run had another
+        configuration, since the same configuration is not trained again."""
         if (self.path / self.DIVERGED).is_file():
             for name in ("values.parquet", self.DIVERGED):
                 (self.path / name).unlink(missing_ok=True)
@@ -330,7 +330,7 @@ class DivergedError(IclbenchError):
         run: the run.
         step: number of finished steps.
         problem: which value is not finite, as a clause.
-        is_recorded: whether an earlier training recorded the divergence, so that the run was not trained again.
+        is_recorded: whether an earlier training run recorded the divergence, so that the run was not trained again.
     """
 
     code = "diverged"
@@ -626,7 +626,7 @@ def write_errors(results: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = "there is a file in place of a folder" if isinstance(error, FileExistsError) else error.strerror
+        reason = "a file is in place of a folder" if isinstance(error, FileExistsError) else error.strerror
         message = f"cannot write to the results folder {results}: {reason or error}"
         if error.errno in _NO_SPACE:
             raise IclbenchError(

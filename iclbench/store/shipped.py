@@ -49,6 +49,6 @@ def ship(run: Run, name: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for path in (run.path / "config.toml", run.weights, digest_path(run.weights)):
         shutil.copyfile(path, folder / path.name)
-    # Mark the run as unpacked, because it has neither branches nor tables.
+    # Mark the run as unpacked, because it has no branches and no tables.
     (folder / Run.UNPACKED).write_text(f"{FOLDER}/{name}\n", encoding="utf-8")
     return folder

@@ -29,7 +29,7 @@ def has_all_metrics(recorded: object, question: str) -> bool:
     """Whether a finished evaluation has all metrics that the current code computes.
 
     Args:
-        recorded: the metrics that its code could compute, separated by spaces, or a missing value if there are none.
+        recorded: the metrics in the row of the cell, separated by spaces; a missing value if the row has none.
         question: question of the task.
     """
     from iclbench.core.expected_metrics import missing_metrics  # imports torch

@@ -57,8 +57,8 @@ class Bundle:
         """Read a bundle written by `write`.
 
         Raises:
-            IclbenchError: the file is damaged. Or the code of a cell or the table schema has another version on this
-                machine than on the machine that wrote the file, so that one table would mix rows of two versions.
+            IclbenchError: the file is damaged, or the code of a cell or the table schema has another version on this
+                machine than on the machine that wrote the file. Tables would then mix rows of two versions.
         """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -125,7 +125,7 @@ def work_through(bundle: Bundle, work: Work, outcomes_path: Path | None = None) 
 
     Args:
         bundle: the bundle.
-        work: computes one cell.
+        work: function that computes one cell.
         outcomes_path: file to which the outcomes are written. If it exists, cells with an outcome are not recomputed.
 
     Raises:

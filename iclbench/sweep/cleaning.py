@@ -37,7 +37,7 @@ class Part:
 
     Attributes:
         path: a file or a folder.
-        kind: what it is, as a singular noun.
+        kind: the kind of file or folder, as a singular noun.
     """
 
     path: Path
@@ -146,9 +146,9 @@ def _evaluated_runs(results: Path) -> Iterator[str]:
 
 
 def _temporary_files(results: Path) -> Iterator[Path]:
-    own_files = [path for folder in tables.COMMAND_FOLDERS for path in sorted((results / folder).rglob(".*.tmp"))]
+    command_files = [path for folder in tables.COMMAND_FOLDERS for path in sorted((results / folder).rglob(".*.tmp"))]
     packed_files = sorted(path for path in results.glob("*/.*.tmp") if path.parent.name not in tables.COMMAND_FOLDERS)
-    patterns = dict.fromkeys(own_files, _TEMPORARY_NAME) | dict.fromkeys(packed_files, _TEMPORARY_PACKED_NAME)
+    patterns = dict.fromkeys(command_files, _TEMPORARY_NAME) | dict.fromkeys(packed_files, _TEMPORARY_PACKED_NAME)
     for path, pattern in patterns.items():
         match = pattern.fullmatch(path.name)
         if match and not is_alive(int(match[1])) and time.time() - path.lstat().st_mtime > _UNCHANGED_SECONDS:

@@ -22,7 +22,7 @@ from iclbench.sweep.work import work as work_on_cell
 # Maximum number of attempts per sweep for a cell whose worker dies. One retry is useful because the system may have
 # killed the wrong process when memory was short, but a cell that needs too much memory must not be repeated forever.
 MAX_ATTEMPTS = 2
-# Seconds that workers have to write their checkpoints and end.
+# Number of seconds that workers have to write their checkpoints and end.
 GRACE_SECONDS = 20.0
 
 
@@ -48,8 +48,8 @@ class Bundling:
     enough for a job.
 
     Attributes:
-        seconds: expected seconds from which a bundle is long enough.
-        estimate: returns the expected seconds of a cell, or None if they are unknown.
+        seconds: expected duration at which a bundle is long enough.
+        estimate: function that returns the expected seconds of a cell, or None if they are unknown.
         is_grouped: whether bundles may have more than one cell.
     """
 
@@ -91,7 +91,7 @@ def run(
     """Compute the cells of a plan and return their outcomes by hash.
 
     If a cell fails, the cells that need it fail as well, with a reason that names the failed run, and all other cells
-    continue. A cell is not computed if it needs a cell that is neither done nor in the plan.
+    continue. A cell is not computed if it needs a cell that is not done and not in the plan.
 
     Raises:
         KeyboardInterrupt: raised after all workers have ended. Finished cells are recorded.

@@ -28,7 +28,7 @@ Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f]+$")]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:&|!*@\[\]-]*$", max_length=200)]
 
 
-# Options of sbatch that iclbench sets, so users may not.
+# Options of sbatch that iclbench sets. Users cannot set them.
 _RESERVED = ("array", "time", "output", "error", "signal", "job-name", "wrap")
 
 

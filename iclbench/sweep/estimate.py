@@ -2,8 +2,8 @@
 
 The time of a training run is the time of a step times the number of remaining steps. The time of a step is recorded
 with earlier runs of the same task, backbone and preset, or measured now. The time of any other cell is the mean over
-recorded cells, of the same contestant if possible; without such records, it is unknown. Disk space follows from
-parameter counts and from the sizes of existing tables.
+similar cells that were recorded, of the same contestant if possible. It is unknown if no similar cell was recorded.
+Disk space follows from parameter counts and from the sizes of existing tables.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class Amount:
 
 
 class Estimates:
-    """Estimates the seconds, parameters and bytes of cells.
+    """Estimates of the seconds, parameters and bytes of cells.
 
     Args:
         store: the recorded cells.
         device: `cpu` or another device. Steps that were recorded on a CPU are used only for CPUs, others only for GPUs.
-        measure: measures the seconds of a training step (default: only recorded seconds are used).
-        count: counts the parameters of a backbone (default: only recorded counts are used).
-        on_measure: called before each measurement with a text that says what is measured.
+        measure: function that measures the seconds of a training step (default: only recorded seconds are used).
+        count: function that counts the parameters of a backbone (default: only recorded counts are used).
+        on_measure: function that is called before each measurement with a description of the measurement.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class Estimates:
 
     @cached_property
     def _cell_means(self) -> dict[tuple[str, ...], float]:
-        """Mean seconds of recorded cells, by the keys of similar cells."""
+        """Mean seconds of recorded cells, by the keys that `_similar_keys` returns."""
         rows = self._finished_rows
         runs = zip(rows["run"], rows["seed"], strict=True)
         rows = rows.assign(contestant_kind=[_contestant_kind(run, pd.isna(seed)) for run, seed in runs])
@@ -238,6 +238,7 @@ _SIMILAR_COLUMNS = (
 
 
 def _similar_keys(cell: GridCell) -> list[tuple[str, ...]]:
+    """Return the keys of the recorded cells that are similar to a cell, most similar first."""
     values = {
         "task": cell.task,
         "preset": cell.preset,

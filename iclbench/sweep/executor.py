@@ -1,4 +1,4 @@
-"""The interface between the engine and its workers. It extends the interface of `concurrent.futures` by a method that
+"""The interface between the engine and its workers. It extends the interface of `concurrent.futures` with a method that
 stops workers.
 
 `iclbench.sweep.local` runs calls in processes on this machine, and `iclbench.sweep.slurm` runs them as jobs on a
@@ -25,7 +25,7 @@ class WorkerDiedError(IclbenchError):
     """The worker of a call died.
 
     Attributes:
-        finished: outcomes, by hash, of the cells of the bundle that were finished before.
+        finished: outcomes, by hash, of the cells of the bundle that were finished before the worker died.
     """
 
     code = "worker-died"
@@ -43,7 +43,7 @@ class WorkerStartError(IclbenchError):
 
 @runtime_checkable
 class Executor(Protocol):
-    """Runs up to `slots` calls in parallel."""
+    """An object that runs up to `slots` calls in parallel."""
 
     @property
     def slots(self) -> int:

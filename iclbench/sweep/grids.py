@@ -217,7 +217,7 @@ class GridCard(GridPart):
         source: paper, with figure or table.
         notes: further notes for readers.
         more: further parts, with other settings.
-        pairs: pairs of backbones that the findings compare. They are trained from more seeds.
+        pairs: pairs of backbones that the findings compare. They are trained with additional seeds.
         engine: resources of jobs on a cluster.
     """
 
@@ -235,7 +235,7 @@ class GridCard(GridPart):
 
     @property
     def parts(self) -> list[GridPart]:
-        """All parts, including parts that train the pairs from the seeds that no other part has."""
+        """All parts, including parts that train the pairs with seeds that are missing in all other parts."""
         parts = [self, *self.more]
         return [*parts, *_pair_parts(parts, self.pairs)]
 
@@ -380,7 +380,8 @@ def _with_added_backbones(parts: Sequence[GridPart], added_backbones: Sequence[s
 
 
 def _pair_parts(parts: Sequence[GridPart], pairs: Iterable[Pair]) -> Iterator[GridPart]:
-    """Yield parts that train and evaluate pairs from further seeds. Their runs have no probes and no cost measurement.
+    """Yield parts that train and evaluate pairs with additional seeds. Their runs have no probes and no cost
+    measurement.
 
     Raises:
         UsageError: no part trains a backbone of a pair on its task with unchanged cards.

@@ -177,7 +177,7 @@ class ClockCheck:
     """Compares the clocks of nodes with the clock of the file system, and warns once if they differ.
 
     Args:
-        print_line: prints a line for the user.
+        print_line: function that prints a line for the user.
     """
 
     def __init__(self, print_line: Callable[[str], None]) -> None:
@@ -212,12 +212,12 @@ class JobExecutor(ABC, Generic[B]):
     Args:
         results: the results folder, which must have the same path on all nodes.
         settings: settings of the jobs.
-        expected_seconds: expected duration of a bundle in seconds; None if unknown.
-        print_line: prints a line for the user.
+        expected_seconds: function that returns the expected duration of a bundle in seconds; None if unknown.
+        print_line: function that prints a line for the user.
     """
 
     engine: ClassVar[str]
-    jobs_noun: ClassVar[str] = "jobs"  # what messages call the jobs
+    jobs_noun: ClassVar[str] = "jobs"  # the word for the jobs in messages
 
     def __init__(
         self,

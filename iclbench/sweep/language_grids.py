@@ -46,8 +46,8 @@ class LanguageGridCard(BaseSettings):
         demo_seeds: seeds that draw the demonstrations.
         orders: orders of the demonstrations; 0 is the order in which they are drawn.
         episodes: number of queries (default: the number in each task's card).
-        controls: whether to also evaluate without demonstrations, with shuffled labels, with repeated demonstrations
-            and the majority label.
+        controls: whether to also evaluate the controls: no demonstrations, shuffled labels, repeated demonstrations and
+            the majority label.
         overlength: treatment of prompts that are longer than the context of a model.
         dtype: data type of the models' weights.
         methods: variants, by name.
@@ -172,8 +172,8 @@ def language_cells(name: str) -> Iterator[LanguageCell]:
 
 
 def _identity(model: str, dtype: str) -> str | None:
-    """Return the digest of a model's folder; None for other models, and for files that cannot be read. The cell then
-    reports the error."""
+    """Return the digest of a model's folder; None for models on the hub, and for a folder that cannot be read. In the
+    latter case, the cell reports the error."""
     from iclbench.language.models import loading
 
     if not Path(model).expanduser().is_dir():

@@ -54,7 +54,7 @@ def simulate(
         start_seconds: seconds between the start of a job and the start of its first cell.
         failure_rate: share of jobs that die halfway; their cells are computed again.
         seed: seed of the random failures.
-        cell_seconds: returns the true seconds of a cell (default: the expected seconds of `bundling`).
+        cell_seconds: function that returns the true seconds of a cell (default: the expected seconds of `bundling`).
     """
     generator, order, cell_seconds = (
         random.Random(seed),

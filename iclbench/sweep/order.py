@@ -94,7 +94,7 @@ class Order:
         return not self._open_needs.get(cell.hash)
 
     def is_open(self, cell: GridCell) -> bool:
-        """Whether the cell is running or queued, so that it needs no other cell and has no outcome yet."""
+        """Whether the cell is running or queued. Such a cell waits for no other cell and has no outcome yet."""
         return cell.hash in self._running or cell.hash in self._queued
 
     def _withdraw(self, cell: GridCell) -> None:
@@ -110,7 +110,7 @@ class Order:
         return self._trainings if cell.kind == "train" else self._other_cells
 
     def put_back(self, cell: GridCell) -> None:
-        """Queue a cell, so that `take` can return it (again)."""
+        """Put a cell into the queue, from which `take` returns it."""
         self._running.discard(cell.hash)
         if cell.hash not in self._queued:
             self._queued.add(cell.hash)

@@ -53,14 +53,15 @@ def outlook_of(plan: Plan, context: Context) -> Outlook:
         cell for cell in plan.todo if cell.hash not in excluded and not cell.reason and _has_results(cell, context)
     ]
     removed_hashes = failing | {cell.hash for cell in existing}
-    rest = replace(
+    remaining_plan = replace(
         plan,
         states={**plan.states, **{cell.hash: "done" for cell in existing}},
         todo=tuple(cell for cell in plan.todo if cell.hash not in removed_hashes),
     )
     counts = Counter(cell.kind for cell in existing)
     by_kind: dict[str, int] = {kind: counts[kind] for kind in KINDS if counts[kind]}
-    return Outlook(rest, by_kind, refusals, len(failing), _missing_data(rest, context.data_dir))
+    missing_data = _missing_data(remaining_plan, context.data_dir)
+    return Outlook(remaining_plan, by_kind, refusals, len(failing), missing_data)
 
 
 def _missing_data(plan: Plan, data_dir: Path | None) -> dict[str, list[str]]:

@@ -4,10 +4,10 @@ The files are `OUT/TASK-PRESET.{values,costs,errors,examples,cells}.parquet` in 
 other tables in this folder. The rows of `cells` name the packed files, so all cells count as done in a checkout that
 has only these files. The packed weights are in `TASK-PRESET.weights.safetensors`.
 
-Values, costs and examples are complete. Of the errors, only those that paired tests need are packed, for the
-distribution of the task: for learning curves, the mean over context sizes in each episode (`n_context` is missing); for
-targets, the compared metrics. The errors from which scores and gaps to an oracle are computed are also packed for each
-shift, so that summaries can include models that are added later.
+Values, costs and examples are complete. Errors are packed only if paired tests or summaries need them. Paired tests
+need errors on the distribution of the task without a shift: for learning curves, the mean over context sizes in each
+episode (`n_context` is missing); for targets, the compared metrics. For targets with an oracle, the errors from which
+scores and gaps are computed are also packed for each shift, so that summaries can include models that are added later.
 """
 
 from __future__ import annotations
@@ -356,7 +356,7 @@ def _union(table: TableName, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 class _PairedErrors:
-    """Selects the errors that a report needs for paired tests, and a summary needs for comparisons by episode.
+    """Selects the errors that a report needs for paired tests and that a summary needs for comparisons by episode.
 
     Args:
         values: rows of the table `values` of the same contestants.
@@ -373,7 +373,7 @@ class _PairedErrors:
 
     def select(self, errors: pd.DataFrame) -> pd.DataFrame:
         """Return the selected rows. There is one row for each episode and metric; for the question `targets`, also for
-        each number of related data sets."""
+        each number of related datasets."""
         oracle_errors = errors[errors["prompt_set"].isin(self._oracle_prompt_sets) & errors["n_related"].notna()]
         errors = errors[errors["prompt_set"].isin(self._paired_prompt_sets)]
         # Without a summary, the metric of the scores is unknown. Squared errors are included, since scores may be

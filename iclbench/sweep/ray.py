@@ -1,8 +1,8 @@
 """The Ray engine, for clusters and clouds without a scheduler. Each bundle of cells is a Ray task.
 
-Ray is configured not to restart tasks. Instead, the engine submits a dead task again, which continues from its
-checkpoints. Ray does not always report the loss of a node, so the executor enforces a time limit for each task. It also
-reports resources that no node has, because Ray would let a task wait for them forever.
+Ray is configured not to restart tasks. Instead, the engine submits the bundle of a dead task again, and training
+continues from its checkpoints. Ray does not always report the loss of a node, so the executor enforces a time limit for
+each task. The executor also reports resources that no node has, because Ray would let a task wait for them forever.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class RayExecutor(JobExecutor[_RayBundle]):
 
     def _enqueue(self, future: Future[dict[str, Outcome]], bundle: Bundle, work: str) -> None:
         if (shortage := self._shortage()) is not None and self._nodes():  # without nodes, workers may still join
-            future.set_exception(WorkerStartError(f"{shortage}: change [ray]", code="not-supported"))
+            future.set_exception(WorkerStartError(f"{shortage}: change cpus or gpus in [ray]", code="not-supported"))
             return
         files = BundleFiles.new(self.folder, bundle.name)
         bundle.write(files.bundle)
@@ -213,7 +213,8 @@ def _no_cluster(address: str, error: Exception) -> str:
     if "ersion mismatch" in line:
         return f"engine 'ray': {line}; install the same versions of Ray and Python on all nodes"
     return (
-        f"engine 'ray': no cluster at address '{address}' ({line}); start one with 'ray start --head' or change [ray]"
+        f"engine 'ray': no cluster at address '{address}' ({line}); start one with 'ray start --head', or change "
+        "address in [ray]"
     )
 
 

@@ -50,7 +50,7 @@ _END_STATES = {
 _FILE_SECONDS, _FAILURE_SECONDS = 90.0, 5.0
 # Maximum number of time-outs of a job. After each of them, the job continues from its checkpoint.
 _MAX_TIMEOUTS = 10
-# If this many jobs fail before iclbench starts in them, and iclbench has not started in any other job, all jobs fail.
+# If this many jobs fail before iclbench starts in them, and iclbench has not started in any other job, the sweep fails.
 _MAX_FAILED_STARTS = 3
 # Time limits of jobs in minutes. Few distinct limits are used, since jobs in one array have the same limit.
 _TIME_LIMITS = (60, 120, 240, 480, 960, 1440, 2880, 5760, 10080)
@@ -184,7 +184,7 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
             self._pending.append((future, bundle, work))
 
     def adopted(self, is_wanted: Callable[[Bundle], bool]) -> Iterator[tuple[Bundle, Future[dict[str, Outcome]]]]:
-        """See `AdoptingExecutor.adopted`. The bundles include bundles whose jobs have ended since."""
+        """See `AdoptingExecutor.adopted`. The bundles include bundles whose jobs have already ended."""
         for name, job in self._jobs().items():
             files = BundleFiles(self.folder, name)
             try:
@@ -376,7 +376,7 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
         files = [BundleFiles.new(self.folder, bundle.name) for _, bundle, _ in group]
         for bundle_files, (_, bundle, _) in zip(files, group, strict=True):
             bundle.write(bundle_files.bundle)
-        # submitit prints the output of sbatch to stderr, but a failure raises an error with the same text.
+        # Discard the output of sbatch, which submitit prints to stderr. A failure raises an error with the same text.
         with contextlib.redirect_stderr(io.StringIO()), executor.batch():
             jobs = [
                 executor.submit(Job(str(bundle_files.bundle), work, settings.cpus))

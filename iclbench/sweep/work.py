@@ -37,7 +37,7 @@ log = logging.getLogger("iclbench")
 
 
 class _NotApplicableError(Exception):
-    """A cell turns out not to be applicable once the trained model is loaded."""
+    """A cell is not applicable, for a reason that is found only with the trained model."""
 
 
 def set_up(threads: int, visible_gpu: str | None = None, instruction_set: str | None = None) -> None:
@@ -231,7 +231,7 @@ def _language_model(name: str, dtype: str, device: str) -> LanguageModel:
     """Return a language model. A worker loads a model once for several tasks, and removes it before the next model.
 
     If loading fails, it is not tried again for the next task, since without a network the hub's library tries for
-    minutes. Only a load that failed because memory was too small is tried again.
+    minutes. If the memory was too small, loading is tried again.
     """
     from iclbench.language.models.loading import DoesNotFitError
     from iclbench.language.models.model import load

@@ -37,7 +37,7 @@ class Point:
 
     Attributes:
         settings: training settings.
-        value: mean over seeds; None if a training run diverged or its scores failed.
+        value: mean over seeds; None if a training run diverged or its score could not be computed.
         sd: standard deviation over seeds; None for a single seed.
     """
 
@@ -89,16 +89,16 @@ class Curve:
             tables.write("trials", rows.sort_values(["lr", "variant", "seed"], ignore_index=True), self.path, {})
 
     def trials(self, settings: Mapping[str, Any]) -> list[Trial]:
-        """Return the trials of some settings, one per seed."""
+        """Return the trials with the given settings, one per seed."""
         return [Trial.of(self.base, settings, seed) for seed in range(self.seeds)]
 
     def missing_trials(self, settings: Mapping[str, Any]) -> list[Trial]:
-        """Return the unfinished trials of some settings."""
+        """Return the unfinished trials with the given settings."""
         scores = self._scores()
         return [trial for trial in self.trials(settings) if (trial.variant, trial.config.seed) not in scores]
 
     def point(self, settings: Mapping[str, Any]) -> Point | None:
-        """Return the score of some settings; None if a trial is missing."""
+        """Return the score of the given settings; None if a trial is missing."""
         return self._point(settings, self._scores())
 
     def _point(

@@ -45,7 +45,9 @@ def command(
     ] = "0:10",
     orders: Annotated[
         str,
-        typer.Option("--orders", help="Orders of the same demonstrations: 0 for the drawn order, 0:10 for ten orders."),
+        typer.Option(
+            "--orders", help="Orders of the same demonstrations: 0 for the sampled order, 0:10 for ten orders."
+        ),
     ] = "0",
     method: Annotated[
         str, typer.Option("--method", help="Method that uses the demonstrations: icl, deep-thinking or repeat.")

@@ -1,4 +1,5 @@
-"""The tables of `iclbench lm eval`: one table per task, an overview of all tasks, and values by pass and by order."""
+"""The tables of `iclbench lm eval`: one table per task, an overview of all tasks, and tables of values by number of
+passes and by order of the demonstrations."""
 
 from __future__ import annotations
 
