@@ -93,7 +93,7 @@ class EventEstimator(FittedPredictor[_Settings], abstract=True):
         gaps = points.y[..., GAP].to(self.dtype).masked_fill(~is_event, 1)
         marks = marks_of(points.y).masked_fill(~is_event, 0)
         if not bool(((gaps > 0) & gaps.isfinite()).all()):
-            raise DataError("gaps between events must be positive numbers; make the times of each sequence increase")
+            raise DataError("gaps between events must be positive and finite; the times of a sequence must increase")
         if bool((marks >= mark_count).any()):
             raise DataError(f"an event has the mark {int(marks.max())}; this task has marks 0 to {mark_count - 1}")
         chunks = slices(max(1, len(points)), self.episodes_at_once)

@@ -25,7 +25,8 @@ _MIN_SECONDS = 15.0
 
 
 def map_episodes(function: Callable[..., _Answer], jobs: Sequence[tuple[Any, ...]], seconds: float) -> list[_Answer]:
-    """Return `[function(*job) for job in jobs]`, computed in worker processes if `seconds`, the estimate, is large."""
+    """Return `[function(*job) for job in jobs]`. It is computed in worker processes if the estimated number of seconds
+    is large."""
     workers = min(_worker_count(), len(jobs))
     if workers > 1 and seconds > _MIN_SECONDS:
         from concurrent.futures import BrokenExecutor
