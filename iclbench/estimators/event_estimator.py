@@ -2,7 +2,7 @@
 
 The base class handles masks, prefixes and censored points. A subclass implements one function, `answer`, which reads
 only gaps and marks. Priors are in units of the mean gap of the training data, so answers do not depend on the unit of
-time. Without training data, the setting `unit` replaces the mean gap (see each method).
+time. Without training data, the setting `unit` replaces the mean gap.
 
 A fit uses a prefix up to its last event, so it never includes the open interval after the last event of a sequence. The
 mean gaps of the training data, and the fit of a complete sequence with `hawkes_mle.fit`, do include it.

@@ -1,8 +1,9 @@
 """Parallel calls of a function for many episodes: in processes for libraries, and in threads for compiled loops.
 
-Jobs run in this process if they are small, or if worker processes die, for example because memory is insufficient. The
-answers are always the same. `ICLBENCH_WORKERS` sets the number of processes or threads; with 1, all jobs run in this
-process and thread. This module does not import torch, because worker processes import only a small part of the package.
+Jobs run in this process if they take little time, or if worker processes die, for example because memory is
+insufficient. The answers are always the same. `ICLBENCH_WORKERS` sets the number of processes or threads; with 1, all
+jobs run in this process and thread. This module does not import torch, because worker processes import only a small
+part of the package.
 """
 
 from __future__ import annotations

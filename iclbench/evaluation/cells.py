@@ -166,7 +166,7 @@ def compute_cell(
 def write(
     results: Path, contestant: Contestant, prompts: AnyPromptSet, cell_tables: Tables, reason: str | None
 ) -> None:
-    """Write the tables of a cell, which counts as done if `reason`, the reason of a failure, is None."""
+    """Write the tables of a cell. The cell counts as done if `reason`, the reason for a failure, is None."""
     libraries = {f"library.{name}": version for name, version in contestant.libraries.items()}
     if reason is None:
         write_finished(results, contestant, prompts, cell_tables, libraries)

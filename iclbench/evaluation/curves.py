@@ -36,7 +36,7 @@ class Curve:
         skipped: context sizes that the contestant does not allow.
         skip_reason: why these sizes were skipped.
         sequence_scores: scores of complete sequences by metric, `(episodes,)`; for metrics per event, sums over the
-            events. Empty if some context sizes were skipped.
+            events. Empty if only some context sizes were evaluated.
         open_nll: for event sequences in observation windows, minus the log-survival of the open interval at the
             position of this interval, `(episodes, prefixes)`, NaN elsewhere; None without open intervals.
     """
