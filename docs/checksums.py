@@ -1,7 +1,8 @@
 """Checksums of the data sets in `docs/data.md`. `python -m docs.checksums DATA` compares the files in a data folder.
 
 A checksum is the first twelve digits of the SHA-256 of the unpacked files of a data set, concatenated in the order of
-their names. For Omniglot, whose archives can be packed in many ways, it is that of the pixels of all drawings.
+their names. For Omniglot, whose archives can be packed in many ways, the checksum covers the pixels of all drawings
+instead.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import sys
 from pathlib import Path
 
-# The checksum of each data set, and its files below the data folder. Files may also be compressed (`.gz`).
+# The checksum of each data set, and its files, relative to the data folder. Files may also be compressed (`.gz`).
 CHECKSUMS = {
     "Omniglot": ("061691d78ada", "omniglot/images_*"),
     "MNIST": ("5f617ad9c212", "mnist/*-ubyte"),
@@ -58,7 +59,7 @@ def compute(name: str, data: Path) -> str:
 
 
 def main(folder: str) -> int:
-    """Print whether each data set in a folder has the checksum of the documentation."""
+    """Print whether each data set in a folder has the checksum in `CHECKSUMS`, and return the exit code."""
     data, is_different = Path(folder), False
     for name, (expected, pattern) in CHECKSUMS.items():
         if not paths(name, data):

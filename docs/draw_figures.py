@@ -17,7 +17,7 @@ from iclbench.report.sections import extrapolation, heat_map, solutions
 from iclbench.report.style import vega_lite
 
 FOLDER = ROOT / "docs" / "figures"
-# The names of files, and the names of figures in the report.
+# The name of each file, and the name of its figure in the report.
 FIGURES = {
     "heat-map-grid": "heat-map-grid",
     "extrapolation-small": "skewed-linear-small-points-80-next-squared-error",
@@ -74,7 +74,7 @@ def numbers(svg: str) -> dict[tuple[str, str], str]:
 
 
 def lines(svg: str) -> dict[str, str]:
-    """Return the lines of a figure of learning curves, by contestant."""
+    """Return the SVG paths of the lines in a figure of learning curves, by contestant."""
     return dict(_LINE.findall(svg))
 
 

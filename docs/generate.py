@@ -60,7 +60,8 @@ def commands() -> str:
     """Return the page of all commands with their arguments and options, which are read from Typer."""
     parts = [
         "# Commands",
-        "`iclbench COMMAND --help` prints the same. `iclbench --debug COMMAND` shows the traceback of an error.",
+        "`iclbench COMMAND --help` prints the same information. `iclbench --debug COMMAND` shows the traceback of an "
+        "error.",
     ]
     for name in COMMANDS:
         options = [p for p in command_parser(name).params if p.name != "debug" and not getattr(p, "hidden", False)]
@@ -80,9 +81,9 @@ def _default(parameter: Any) -> str:
     if parameter.required:
         return "required"
     default = parameter.default() if callable(parameter.default) else parameter.default
-    named = f"`{parameter.envvar}`" if getattr(parameter, "envvar", None) else ""
-    shown = "" if default in (None, False, (), [], "") else f"`{default}`"
-    return " or ".join(word for word in (named, shown) if word)
+    variable_text = f"`{parameter.envvar}`" if getattr(parameter, "envvar", None) else ""
+    value_text = "" if default in (None, False, (), [], "") else f"`{default}`"
+    return " or ".join(text for text in (variable_text, value_text) if text)
 
 
 def _plain(text: str) -> str:
@@ -131,7 +132,7 @@ def _value(default: Any) -> str:
 
 
 def kind(annotation: Any) -> str:
-    """Return the type of a key in words, such as `list of text` or `table of Preset`."""
+    """Return the type of a key in words, such as `list of text` or `table of preset`."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return kind(inner[0])
@@ -246,11 +247,11 @@ def formula(name: str) -> str:
     for size in ((3, 96, 4), (5, 256, 7)):
         n, w, d = size
         if sum(c * n**i * w**j * d**k for (i, j, k), c in terms.items()) != parameters(name, *size):
-            what = "marks" if letters.endswith("K") else "inputs"
-            return f"{parameters(name, 2, 64, 5):,} with two layers of width 64 and five {what}."
+            noun = "marks" if letters.endswith("K") else "inputs"
+            return f"{parameters(name, 2, 64, 5):,} with two layers of width 64 and five {noun}."
     ordered = sorted(terms.items(), key=lambda term: tuple(-p for p in (term[0][0], term[0][1], term[0][2])))
-    shown = [(_term(powers, c, letters), c) for powers, c in ordered if c]
-    text = "".join((" - " if c < 0 else " + ") + term for term, c in shown).removeprefix(" + ")
+    nonzero_terms = [(_term(powers, c, letters), c) for powers, c in ordered if c]
+    text = "".join((" - " if c < 0 else " + ") + term for term, c in nonzero_terms).removeprefix(" + ")
     return f"${text}$."
 
 

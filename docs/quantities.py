@@ -1,7 +1,7 @@
 """The numbers in the documentation, computed from packed results and cards: scores, paired differences, costs, cells.
 
 Templates call these functions (`docs/render.py`). Scores, differences and ranks are those of the report. Tasks have the
-names in the heat map (`linear`, `bursty · ICL`). A number for which the results have no rows raises an error.
+names in the heat map (`linear`, `bursty · ICL`). If the results have no rows for a number, an error is raised.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _NUMBER = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?")
 def nothing_but(packed: Path, tasks: Sequence[str] = ()) -> Iterator[Path]:
     """Yield a temporary results folder with only the packed results of these tasks (default: all)."""
     with tempfile.TemporaryDirectory() as folder:
-        alone = Path(folder) / packed.name
-        alone.mkdir()
+        packed_copy = Path(folder) / packed.name
+        packed_copy.mkdir()
         names = [f"{task}-*.parquet" for task in tasks] or ["*.parquet"]
         for path in {path for name in names for path in packed.resolve().glob(name)}:
-            (alone / path.name).symlink_to(path)
-        yield alone.parent
+            (packed_copy / path.name).symlink_to(path)
+        yield packed_copy.parent
 
 
 class Quantities(Mapping[str, Any]):
@@ -169,7 +169,7 @@ class Reference:
         return sorted(evaluated, key=lambda model: -sum(self.scores(model, "linear")[:2]))
 
     def _mixers_with_searched_states(self) -> list[str]:
-        """The mixers of docs/sequence-mixers.md with heads or rows that `state_budget` searches."""
+        """The mixers of docs/sequence-mixers.md whose number of heads or rows is searched to meet `state_budget`."""
         return [name for name in self._fixed_states() if BACKBONES.get(name).state_settings({})]
 
     def _fixed_states(self) -> list[str]:
@@ -178,7 +178,7 @@ class Reference:
         return [name for name in mixers if not MIXERS.subclass(name).state_grows]
 
     def usual_states(self) -> list[int]:
-        """The sizes of the states of these mixers on `linear`."""
+        """The state sizes on `linear` of the mixers whose state does not grow with the context."""
         return [self.state(name, "linear") for name in self._fixed_states()]
 
     def contestants(self, preset: str = "grid") -> list[str]:
@@ -244,7 +244,7 @@ class Reference:
         return [value for model in models for value in self.seed_values(model, task, metric, shift)]
 
     def excess(self, model: str, task: str, oracle: str, shift: str = "none", preset: str = "grid") -> list[float]:
-        """The mean error of every seed less that of an oracle on the same prompts, in the units of the metric."""
+        """The area under the error curve of every seed minus the area of an oracle, on the same prompts."""
         exact = self.value(oracle, task, preset, "auc", shift, evaluator="next")
         return [error - exact for error in self.seed_values(model, task, "auc", shift, preset)]
 
@@ -254,7 +254,7 @@ class Reference:
 
     def last_step_at(self, solution: str, model: str, task: str, preset: str = "grid") -> float:
         """The last measured training step at which a run is closer to this solution than to all others of the task, or
-        0 without such a step."""
+        0 if no step meets this condition."""
         rows = self.results.rows
         rows = rows[rows["evaluator"].eq("solutions") & rows["axis"].eq("train_step").fillna(False)]
         rows = rows[rows["task"].eq(task) & rows["preset"].eq(preset) & rows["contestant"].eq(model)]
@@ -277,7 +277,7 @@ class Reference:
         """The score of a minus the score of b, paired by episode, with its 95 % interval."""
         difference = self._contest(task, preset).difference(a, b)
         if difference is None:
-            raise LookupError(f"{a} and {b} have no single episodes on {task} at {preset}")
+            raise LookupError(f"{a} and {b} have no scores of single episodes on {task} at {preset}")
         return difference
 
     def gain(self, model: str, task: str, n_related: int, preset: str = "grid", shift: str = "none") -> Difference:
@@ -288,7 +288,9 @@ class Reference:
         prompts = contest.prompt_set if shift == "none" else rows.loc[rows["shift"].eq(shift), "prompt_set"].iloc[0]
         scores = [self.results.errors.targets(runs, prompts, "log_likelihood", n) for n in (n_related, 0)]
         if not runs or scores[0] is None or scores[1] is None or (difference := score_difference(*scores)) is None:
-            raise LookupError(f"{model} has no single episodes with {n_related} related datasets on {task} at {preset}")
+            raise LookupError(
+                f"{model} has no scores of single episodes with {n_related} related datasets on {task} at {preset}"
+            )
         return difference
 
     def ahead(self, a: str, b: str, tasks: Sequence[str] = (), preset: str = "grid") -> list[str]:
@@ -315,8 +317,8 @@ class Reference:
         return sum(len(self.scores(model, task, preset)) for model in models for task in tasks)
 
     def stuck(self, models: Sequence[str], tasks: Sequence[str], preset: str = "grid") -> list[str]:
-        """The model and task of every training run whose score is more than 0.15 below the best run of its model on
-        the task.
+        """The model and task of every training run whose score is more than 0.15 below the highest score of the same
+        model on the task.
         """
         runs = [(model, task, self.scores(model, task, preset)) for model in models for task in tasks]
         return [f"{model}, {task}" for model, task, scores in runs for score in scores if score < max(scores) - 0.15]
@@ -325,7 +327,7 @@ class Reference:
         """The mean score of a minus the mean score of b, with Welch's 95 % interval over seeds.
 
         Raises:
-            LookupError: if no grid card names the pair, or seeds are missing.
+            LookupError: no grid card names the pair, or seeds are missing.
         """
         contest = self._contest(task, preset)
         named = (pair for pair in shipped_pairs() if (pair.a, pair.b, pair.preset) == (a, b, preset))
@@ -429,8 +431,7 @@ class Reference:
 
     def shift_agreement(self, names: Sequence[str], task: str, shift: str, preset: str = "grid") -> float:
         """Kendall's tau between the rankings with and without a shift."""
-        # Areas are compared, because they are over all context sizes, and the score on one prompt set may be over
-        # fewer.
+        # Areas are compared, because they cover all context sizes. The score on a prompt set may cover fewer.
         shifts = (shift, "none")
         return _agreement(
             {model: [-self.value(model, task, preset, "auc", each) for each in shifts] for model in names}
@@ -441,7 +442,7 @@ class Reference:
         scores = self._trainings(task, preset)
         scores = scores[np.isclose(scores["share"], share) & scores["contestant"].eq(model)]
         if scores.empty:
-            raise LookupError(f"{model} has no training of {share:g} of the steps on {task} at {preset}")
+            raise LookupError(f"{model} has no training run with {share:g} of the steps on {task} at {preset}")
         return float(scores["value"].iloc[0])
 
     def after_seeds(self, model: str, task: str, share: float, preset: str = "grid") -> list[float]:
@@ -456,7 +457,7 @@ class Reference:
 
     def compute_agreement(self, names: Sequence[str], task: str, preset: str = "grid") -> float:
         """Kendall's tau between the rankings at equal training FLOPs and at equal steps. Models whose shortest training
-        needs more FLOPs are omitted."""
+        run needs more FLOPs are omitted."""
         at_compute = self.at_compute(names, task, preset)
         return _agreement({model: [score, self.score(model, task, preset)] for model, score in at_compute.items()})
 
@@ -507,11 +508,12 @@ class Reference:
         return [self.agreement(order, task) for task in self.quantities["MIXER_TASKS"]]
 
     def by_rate(self) -> list[str]:
-        """The mixers by their area at the best learning rate on validation episodes."""
+        """The mixers by their area under the learning curve on validation episodes at the best of three learning rates,
+        lowest first."""
         return sorted(self._sequence_models(), key=lambda mixer: self.rates("linear").expected_score(mixer, 3))
 
     def rate_loss(self, mixer: str) -> float:
-        """The difference between a mixer's area at a random learning rate and at its best one."""
+        """The difference between a mixer's mean area over learning rates and its area at the best of three rates."""
         return float(self.rates("linear").expected_score(mixer, 1) - self.rates("linear").expected_score(mixer, 3))
 
     def rate_agreements(self) -> list[float]:
@@ -606,12 +608,12 @@ class Reference:
         return wide.dropna(how="all").reset_index()
 
     def expense(self, models: Sequence[str], task: str, preset: str = "grid") -> Expense:
-        """The cost of all training runs of several models on a task. Models have their names in the tables."""
+        """The cost of all training runs of several models on a task. `models` are values of the column `contestant`."""
         cells = self.cells("done", kind="train", preset=preset, task=task)
         cells = cells[cells["contestant"].isin(list(models))]
         if set(models) != set(cells["contestant"]):
-            raise LookupError(f"{set(models) - set(cells['contestant'])} have no trainings on {task} at {preset}")
-        # FLOPs are measured for the first seeds, and are the same for the others.
+            raise LookupError(f"{set(models) - set(cells['contestant'])} have no training runs on {task} at {preset}")
+        # FLOPs are counted for the first seeds, and are the same for the other seeds.
         each = self._costs(task, preset, "train", "flops", None)
         flops = float(each.astype(float).reindex(cells["contestant"]).sum(skipna=False))
         names = cells["hardware"].str.replace("(R)", "", regex=False).str.split(r"[(,]| Processor", regex=True)
@@ -697,7 +699,7 @@ def mean(values: Iterable[float]) -> float:
 
 @cache
 def trained(task: str, backbone: str, preset: str = "grid") -> RunConfig:
-    """The training settings of a run, from its card."""
+    """The configuration of a training run of a backbone on a task, resolved from the cards."""
     return resolve_run(task, backbone, preset)
 
 
@@ -719,7 +721,7 @@ class Sizes:
 
 @cache
 def with_state(backbone: str, size: int, task: str = "linear", preset: str = "grid") -> Sizes:
-    """The sizes of a model whose state has a budget."""
+    """The sizes of a model that is built with the state budget `size`."""
     config = resolve_run(task, backbone, preset, overrides=[f"backbone.state_budget={size}"])
     settings, model = config.backbone.settings, config.build(config.task.build())
     return Sizes(model.state_size or 0, settings.get("heads"), settings.get("state"), settings["width"])
@@ -767,7 +769,7 @@ class Expense:
     Attributes:
         runs: the number of training runs.
         hours: their total time in hours of one worker.
-        flops: their total FLOPs, or NaN if these were not measured.
+        flops: their total FLOPs, or NaN if the FLOPs of a model were not counted.
         devices: the processors.
     """
 
@@ -785,10 +787,10 @@ def verdict(is_replicated: bool, preset: str = "grid") -> str:
         preset: the preset of these results.
 
     Raises:
-        TypeError: if the condition is neither true nor false.
+        TypeError: `is_replicated` is not a Boolean.
     """
     if not isinstance(is_replicated, bool | np.bool_):
-        raise TypeError(f"not true or false, but {is_replicated!r}")
+        raise TypeError(f"expected True or False, got {is_replicated!r}")
     return f"{'replicates' if is_replicated else 'does not replicate'} at preset {preset}"
 
 

@@ -1,13 +1,13 @@
 """Render the README, the guide and the findings from templates: `python -m docs.render [--check] [PAGE...]`.
 
-`docs/templates/NAME.md` becomes `docs/NAME.md`, except for those in `PLACES`. Templates are Jinja.
+`docs/templates/NAME.md` is rendered to `docs/NAME.md`, except for the templates in `PLACES`. Templates are Jinja.
 `{{ number(score("mamba", "linear"), 2) }}` computes a number with the functions of `docs/quantities.py`. A sentence
 that depends on the results is in a block with its condition, and rendering fails if the condition is false:
 
     {% call when(lead("mamba", "s4d", "linear").low > 0) %}Mamba is ahead of S4D.{% endcall %}
 
 Every digit in a sentence is computed or marked as given, `{{ given(95) }}`, except in code, links, names (GPT-2, S4),
-figures and tables of papers, and years. Fenced blocks are copied unchanged; `tests/pages` runs them.
+numbers of figures and tables, and years. Fenced blocks are copied unchanged; `tests/pages` runs them.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _WORDS = [
 
 
 class StatementError(Exception):
-    """Raised if a statement no longer holds, or a digit is neither computed nor marked as given."""
+    """Raised if a statement no longer holds, or if a digit is not computed and not marked as given."""
 
 
 def unmarked(template: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of every digit that is neither computed nor marked as given."""
+    """Yield the line and the text of every digit that is not computed and not marked as given."""
     for match in _DIGIT.finditer(template):
         if digit := match["digit"] or _typed(match["expression"] or ""):
             yield template.count("\n", 0, match.start()) + 1, digit
@@ -75,7 +75,8 @@ def render(template: str, functions: Mapping[str, Any], name: str = "template") 
         name: the name of the file in errors.
 
     Raises:
-        StatementError: if a statement no longer holds, a value cannot be computed, or a digit has no mark.
+        StatementError: a statement no longer holds, a value cannot be computed, or a digit is not computed and not
+            marked as given.
     """
     problems = [f"{name}:{line}: {digit} is neither computed nor given" for line, digit in unmarked(template)]
     if problems:
@@ -130,7 +131,7 @@ def between(values: Any, decimals: int = 2) -> str:
 
 
 def both(values: Any, decimals: int = 2) -> str:
-    """Format the first two of several numbers, with a space at which tables do not break lines.
+    """Format the first two of several numbers, separated by a comma and a non-breaking space.
 
     >>> both([0.9712, 0.9633, 0.95]).split()
     ['0.97,', '0.96']
@@ -161,12 +162,11 @@ def when(condition: object, caller: Callable[[], str]) -> str:
     """Return the text of a block if its condition holds.
 
     Raises:
-        StatementError: if the condition is false, or neither true nor false (a list, NaN, a function that is not
-        called).
+        StatementError: the condition is False, or is not a Boolean (a list, NaN, a function that is not called).
     """
     text = caller()
     if not isinstance(condition, bool | np.bool_):
-        raise StatementError(f"not true or false, but {condition!r}: {' '.join(text.split())[:200]}")
+        raise StatementError(f"expected True or False, got {condition!r}: {' '.join(text.split())[:200]}")
     if not condition:
         raise StatementError(
             f"no longer holds; change the statement or restore the results: {' '.join(text.split())[:200]}"
@@ -223,7 +223,7 @@ def main(*arguments: str) -> int:
         if "--check" not in arguments:
             path.write_text(text)
         elif not path.is_file() or path.read_text() != text:
-            sys.stderr.write(f"{path.relative_to(ROOT)} differs from its template: python -m docs.render\n")
+            sys.stderr.write(f"{path.relative_to(ROOT)} differs from its template; run python -m docs.render\n")
             failed = True
     return int(failed)
 

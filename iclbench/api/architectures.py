@@ -1,4 +1,4 @@
-"""One function per architecture of iclbench, with the name of its class: `Mamba(task, layers=4)`."""
+"""One function per architecture of iclbench, named like the class of the architecture: `Mamba(task, layers=4)`."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ class _InContext(BaseEstimator):
     The columns of a data frame may contain numbers, booleans, dates, categories, text and missing values
     (`iclbench.families.tabular.encoder`). They are standardised with the mean and variance of the training set, because
     runs are trained on inputs with mean 0 and variance 1. If there are fewer columns than in training, the missing
-    columns are 0. If there are more rows or columns than the model reads at once, several random selections of them are
-    made, and their predictions are averaged (`iclbench.api.table_model`).
+    columns are 0. If there are more rows or columns than the model reads at once, the model reads several random
+    selections of them, and its predictions are averaged (`iclbench.api.table_model`).
     """
 
     target_kind: ClassVar[TargetKind]
@@ -86,7 +86,8 @@ class _InContext(BaseEstimator):
                 raise ValueError(f"{name}={number!r}: expected a whole number of at least 1")
         self.columns_ = columns_of(X)
         if self.columns_:
-            # If y is None, the second call raises the error. It comes last, because it stores the names of the columns.
+            # If y is None, the second call of `validate_data` raises the error. This call comes after the check of y,
+            # because it stores the names of the columns.
             if y is not None:
                 y = validate_data(self, y=y, **checks)
             validate_data(self, X, y, skip_check_array=True)

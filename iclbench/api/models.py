@@ -92,8 +92,8 @@ def backbone(name: str, task: Task, *, seed: int = 0, **settings: Any) -> Backbo
             the size.
 
     Raises:
-        UsageError: the backbone or a setting does not exist, a value is not valid, or neither the settings nor
-            the preset determine the size.
+        UsageError: the backbone or a setting does not exist, a value is not valid, or the size is missing from both the
+            settings and the preset.
 
     >>> from iclbench.api.tasks import task
     >>> backbone("s4d", task("linear", "smoke"), layers=1, width=8).parameter_count
@@ -126,7 +126,7 @@ def check_weight_values(model: torch.nn.Module) -> None:
 
 
 def check_precision(model: torch.nn.Module) -> None:
-    """Raise `UsageError` if weights have no values, or if they are not float32 as the episodes are."""
+    """Raise `UsageError` if weights have no values, or if they are not float32, the dtype of the episodes."""
     check_weight_values(model)
     for name, weight in model.named_parameters():
         if weight.is_floating_point() and weight.dtype != torch.float32:

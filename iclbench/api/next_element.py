@@ -25,7 +25,7 @@ def next_element(model: Backbone | Trained | Run, elements: Any) -> pd.DataFrame
     """Predict the next element after each prefix of one stream of tokens or vectors.
 
     The predictions are the same as with `iclbench stream`. If the task has a label for each prefix, as in state
-    tracking, they are predictions of the label.
+    tracking, the label is predicted instead of the next element.
 
     Args:
         model: a backbone for streams, a `Trained` model or a finished run.
@@ -56,7 +56,7 @@ def next_element(model: Backbone | Trained | Run, elements: Any) -> pd.DataFrame
     values = _tokens(elements, shape.classes) if shape.classes is not None else _vectors(elements, shape.y_dim)
     y = values.to(weight.device) if shape.classes is not None else values.to(weight)
     if reason := backbone.too_long(len(y)):
-        raise UsageError(f"elements: {len(y)} elements: {reason}", code="not-applicable")
+        raise UsageError(f"elements: the model does not support {len(y)} elements: {reason}", code="not-applicable")
     # An element with an arbitrary value is appended, because the model predicts it but never reads it.
     y = torch.cat([y, y.new_zeros(1, *y.shape[1:])]).unsqueeze(0)
     points = Points.full(weight.new_empty(1, y.shape[1], 0), y)

@@ -144,7 +144,7 @@ def heat_map(values: pd.DataFrame) -> alt.Chart:
         "scores of a backbone; evaluate it together with a baseline that scores 0 (zero, or poisson for events) and "
         "with an oracle or another baseline",
         [
-            "Score 0: always predicting zero, or guessing; for events a Poisson process, for images the mean.",
+            "Score 0: always predicting zero, or guessing; for events a Poisson process, for images the mean image.",
             "Score 1: the oracle or the best baseline.",
         ],
     )

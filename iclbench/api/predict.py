@@ -97,8 +97,8 @@ def predict_proba(model: Any, X_context: Any, y_context: Any, X_query: Any) -> n
 def sample_y(model: Any, X_context: Any, y_context: Any, X_query: Any, n_samples: int = 1, seed: int = 0) -> np.ndarray:
     """Sample the outputs at all inputs.
 
-    If the model predicts a joint distribution, each sample is drawn from it, so it is a function. Otherwise, the
-    outputs are sampled independently. The other arguments are the same as in `predict`.
+    If the model predicts a joint distribution, the outputs of a sample are drawn jointly, as values of one function.
+    Otherwise, they are drawn independently. The other arguments are the same as in `predict`.
 
     Args:
         n_samples: number of samples.
@@ -251,7 +251,9 @@ class Prompt:
         if self.is_single:
             x, y, queries = x.unsqueeze(0), y.unsqueeze(0), queries.unsqueeze(0)
         if reason := model.too_long(x.shape[1]):
-            raise UsageError(f"X_context has {x.shape[1]} points: {reason}", code="not-applicable")
+            raise UsageError(
+                f"X_context: the model does not support {x.shape[1]} points: {reason}", code="not-applicable"
+            )
         weight = next(model.parameters(), torch.empty(0))
         x, queries = x.to(weight.device, weight.dtype), queries.to(weight.device, weight.dtype)
         y = y.to(weight.device, weight.dtype if y.is_floating_point() else y.dtype)
@@ -334,7 +336,7 @@ def _outputs(model: Backbone, values: Any, x: torch.Tensor) -> tuple[torch.Tenso
 def _labels(values: Any, x: torch.Tensor, classes: int) -> torch.Tensor:
     labels = plain_array("y_context", values, "whole numbers")
     if labels.dtype.kind == "f" and np.isnan(labels).any():
-        raise UsageError("y_context holds NaN; remove these points", code="bad-value")
+        raise UsageError("y_context contains NaN; remove these points", code="bad-value")
     if labels.size and labels.dtype.kind not in "iu":
         raise UsageError(
             f"y_context has dtype {labels.dtype}: expected whole numbers, class labels below {classes}",
@@ -403,7 +405,9 @@ def _numpy(values: torch.Tensor) -> np.ndarray:
 def _floats(name: str, values: Any) -> torch.Tensor:
     array = plain_numbers(name, values)
     if not np.isfinite(array).all():
-        raise UsageError(f"{name} holds NaN or infinity; replace the values or remove these points", code="bad-value")
+        raise UsageError(
+            f"{name} contains NaN or infinity; replace the values or remove these points", code="bad-value"
+        )
     return torch.from_numpy(np.ascontiguousarray(array))
 
 

@@ -55,7 +55,7 @@ def fit(
         seed: seed of the episodes and of random numbers in the loss.
         device: auto, cpu, cuda, cuda:1, ...
         progress: whether to show the progress on a terminal or in a notebook.
-        callbacks: functions that are called with the `Training` after every step.
+        callbacks: functions that are called after every step, with the `Training` as the argument.
         settings: other training settings, with the keys of the option `-o train.KEY`, such as
             `batch=64, schedule="constant"`.
 

@@ -1,1 +1,1 @@
-"""Estimators: classical methods fitted in each episode, one method per file; `base` has their base classes."""
+"""Estimators: classical methods that are fitted in each episode. Their common base classes are in `base`."""

@@ -1,4 +1,4 @@
-"""Averaging (Garg et al. 2022): w is the mean of y_j x_j, which is one step of gradient descent from w = 0."""
+"""Averaging (Garg et al. 2022): w is the mean of y_j x_j, the result of one step of gradient descent from w = 0."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from iclbench.estimators.base import Estimator, select_lengths
 
 
 class Averaging(Estimator[NoSettings]):
-    """Linear predictions with w, which is an unbiased estimate of the weights if x ~ N(0, I)."""
+    """Linear predictions with the mean of y_j x_j, which is an unbiased estimate of the weights if x ~ N(0, I)."""
 
     dtype = None  # a mean does not need a higher precision than the points
 

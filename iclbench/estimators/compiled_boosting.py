@@ -10,8 +10,8 @@ Bitwise equality requires these details of XGBoost:
 - The sum of a right child is the sum of the parent minus the sum of the left child.
 - Predictions are float32 sums over trees, starting from the mean of the outputs.
 
-Points are sorted by each coordinate and partitioned by node. For speed, quotients are computed only if the gain may be
-the best.
+Points are sorted by each coordinate and partitioned by node. For speed, the quotients of a split are computed only if
+its gain may exceed the best gain so far.
 """
 
 from __future__ import annotations

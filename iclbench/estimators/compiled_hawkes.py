@@ -6,13 +6,13 @@ problem per mark: maximise over x >= 0
     sum over the events of the mark of log(phi_n · x)  +  a log x_0  -  c · x,
 
 where phi_n = (1, beta S_1(n), ..., beta S_D(n)), S_j(n) is the decayed number of events of mark j before event n, a
-is the weight of the prior on the base rate, and c is the integral of each term of the rate plus its penalty. An
+is the weight of the prior on the base rate, and c contains the integral plus the penalty of each term of the rate. An
 active-set method (Lawson and Hanson 1974, for least squares) solves each problem up to rounding errors. It takes Newton
 steps in the nonzero coordinates and in at most one coordinate that is 0 and has a positive gradient.
 
 As a function of log beta, the maximum may have several peaks. They are located on a grid that is finer than their
-width, and each is refined by golden-section search. The answer is the highest peak, so it depends neither on a starting
-point nor on other prefixes.
+width, and each is refined by golden-section search. The answer is the highest peak, so it does not depend on a starting
+point or on other prefixes.
 
 Time is in units of the mean gap of the prefix, so the scale of the gaps does not matter.
 """
@@ -87,7 +87,7 @@ def fit(gaps, marks, mark_count, smoothing, penalty, fastest, open_interval):
     Returns:
         The marks that occur, `(D,)`, in order of appearance; their base rates `(D,)` and branching matrix `(D, D)` with
         the mark of the child in rows; the decay; the base rate of each mark that does not occur, whose other parameters
-        are unknown; and the maximum, for the D marks and with time in mean gaps.
+        are unknown; and the maximum of the penalised log-likelihood of the D marks, with time in units of the mean gap.
     """
     n = len(gaps)
     unit = gaps.sum() / n
@@ -155,8 +155,8 @@ def _by_mark(gaps, marks, mark_count, unit):
 
     Returns:
         The gaps in units of `unit`; the position of each event in the sorted order; the index of its mark in `present`;
-        the ends of the ranges of positions of the marks, starting with 0; and `present`, the marks that occur, in order
-        of appearance.
+        0, followed by the end of the range of positions of each mark; and `present`, the marks that occur, in order of
+        appearance.
     """
     n = len(gaps)
     index_in_present, mark_index, counts = np.full(mark_count, -1), np.empty(n, np.int64), np.zeros(n + 1, np.int64)

@@ -1,9 +1,10 @@
-"""Regression trees on all prefixes of all episodes, equal to `sklearn.tree.DecisionTreeRegressor` 1.9.
+"""Regression trees on all prefixes of all episodes, equal to `DecisionTreeRegressor` of scikit-learn 1.9.
 
 Each step follows scikit-learn (squared error, best splits), so that ties and rounding errors have the same effect:
 coordinates are tried in the order of scikit-learn's xorshift generator, the first split wins among splits with equal
 gains, and sums run over the points in sorted order. For speed, scikit-learn's sorting algorithm is used only for
-coordinates with tied values, and quotients are computed only if the gain may be the best.
+coordinates with tied values, and the quotients of a split are computed only if its gain may exceed the best gain so
+far.
 """
 
 from __future__ import annotations
@@ -338,7 +339,7 @@ def _heap_sort(values, rows, start, end):
 @compiled
 @no_type_check
 def _sift(values, rows, start, root, count):
-    """Move the value at `root` down the heap of `count` values from `start` until the heap is ordered."""
+    """Move the value at `root` down the heap until the heap is ordered. The heap has `count` values from `start` on."""
     while True:
         child, largest = 2 * root + 1, root
         if child < count and values[start + largest] < values[start + child]:

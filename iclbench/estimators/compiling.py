@@ -11,7 +11,7 @@ from numba import njit
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function at its first call to machine code that releases the GIL.
 
-    Operations are neither reordered nor fused (no fast math), because equality with the libraries depends on every
+    Operations are not reordered or fused (no fast math), because equality with the libraries depends on every
     rounding step. The machine code is cached next to the source or in the user's cache folder; `NUMBA_CACHE_DIR` sets
     another folder. If these folders are read-only, each process compiles the function again.
     """

@@ -11,7 +11,7 @@ from iclbench.estimators.base import Estimator, select_lengths
 
 
 class Zero(Estimator[NoSettings]):
-    """The prediction 0 for all queries. Its normalised squared error is 1 on noiseless families."""
+    """The prediction 0 for all queries. Its expected normalised squared error is 1 on families without noise."""
 
     dtype = None
     needs_inputs = False

@@ -2,7 +2,7 @@
 
 The base class handles masks, prefixes and censored points. A subclass implements one function, `answer`, which reads
 only gaps and marks. Priors are in units of the mean gap of the training data, so answers do not depend on the unit of
-time. Without training data, the setting `unit` replaces the mean gap (see each method).
+time. Without training data, the setting `unit` replaces the mean gap.
 
 A fit uses a prefix up to its last event, so it never includes the open interval after the last event of a sequence. The
 mean gaps of the training data, and the fit of a complete sequence with `hawkes_mle.fit`, do include it.
@@ -93,7 +93,7 @@ class EventEstimator(FittedPredictor[_Settings], abstract=True):
         gaps = points.y[..., GAP].to(self.dtype).masked_fill(~is_event, 1)
         marks = marks_of(points.y).masked_fill(~is_event, 0)
         if not bool(((gaps > 0) & gaps.isfinite()).all()):
-            raise DataError("gaps between events must be positive numbers; make the times of each sequence increase")
+            raise DataError("gaps between events must be positive and finite; the times of a sequence must increase")
         if bool((marks >= mark_count).any()):
             raise DataError(f"an event has the mark {int(marks.max())}; this task has marks 0 to {mark_count - 1}")
         chunks = slices(max(1, len(points)), self.episodes_at_once)

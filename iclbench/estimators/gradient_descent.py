@@ -74,7 +74,7 @@ def _decompose(
 def _gain(
     eigenvalues: Float[Tensor, "B P Dx"], lengths: Int[Tensor, "#B P"], steps: int, gamma: float, step_size: StepSize
 ) -> Float[Tensor, "B P Dx steps"]:
-    """Return the factor of each eigendirection after 1, 2, ..., `steps` steps."""
+    """Return the factor in each eigendirection after 1, 2, ..., `steps` steps."""
     count = lengths.clamp_min(1).unsqueeze(-1)
     shrink = (1 - gamma * eigenvalues).square()
     transformed = shrink * eigenvalues / count

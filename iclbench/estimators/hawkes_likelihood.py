@@ -144,7 +144,7 @@ class _States:
         return cls(counts, ages, squares, rates, *sums)
 
     def log_slopes(self, marks: np.ndarray, process: Hawkes) -> np.ndarray:
-        """Return the derivatives of the logarithm of each event's rate by the parameters, `(n, K + K² + 1)`."""
+        """Return the derivatives of the log-rate of each event with respect to the parameters, `(n, K + K² + 1)`."""
         n, mark_count = self.counts.shape
         slopes = np.zeros((n, mark_count + mark_count * mark_count + 1))
         slopes[np.arange(n), marks] = 1

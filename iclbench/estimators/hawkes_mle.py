@@ -2,8 +2,8 @@
 
 Events excite later events; the likelihood (Ogata 1978, 1981) is in `iclbench.estimators.hawkes_likelihood`. A few
 events do not determine K + K² + 1 parameters: without a penalty, predictions from fewer than about twenty events are
-worse than predictions with a constant rate. A weak penalty is therefore added, which also gives all marks a positive
-rate.
+worse than predictions with a constant rate. The likelihood therefore has a weak penalty, and a weak prior that gives
+all marks a positive rate (`HawkesSettings`).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class HawkesSettings(EventSettings):
 
     Attributes:
         smoothing: number of additional base events at the mean rate so far, spread evenly over the marks.
-        penalty: subtracted from the log-likelihood for each expected child of an event of each mark; 1 corresponds to
-            one further event of each mark without children.
+        penalty: factor of the sum of the branching matrix, which is subtracted from the log-likelihood; 1 corresponds
+            to one further event of each mark without children.
         fastest: the largest decay, in units of 1 / (geometric mean gap); the smallest decay is 1 / (observed time).
     """
 
@@ -47,7 +47,7 @@ class HawkesSettings(EventSettings):
 
 
 class HawkesMLE(EventEstimator[HawkesSettings]):
-    """A Hawkes process whose parameters all maximise the penalised likelihood of the prefix.
+    """A Hawkes process. All its parameters, including the decay, maximise the penalised likelihood of the prefix.
 
     The search covers the full range of decays and has no starting point, so the answer for a prefix depends only on its
     events.

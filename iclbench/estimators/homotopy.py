@@ -56,8 +56,8 @@ def homotopy(
         diagonal=gram.diagonal(dim1=1, dim2=2).clone(),
         alpha=moment.abs().amax(1),
     )
-    # Paths of random data have about D events, paths of adversarial data up to 3^D. The caller detects truncated paths,
-    # because they fail its optimality check.
+    # Paths of random data have about D events, and paths of adversarial data have up to 3^D. The caller detects
+    # truncated paths, because they fail its optimality check.
     for _ in range(50 + 20 * dim):
         slope = (paths.tableau @ paths.signs.unsqueeze(-1)).squeeze(-1)
         alpha, coordinate, sign = _next_event(paths, slope)
@@ -82,9 +82,9 @@ def _next_event(
 ) -> tuple[Float[Tensor, " P"], Int[Tensor, " P"], Float[Tensor, " P"]]:
     """Return the next smaller alpha at which an optimality condition becomes active, its coordinate and its sign.
 
-    The alpha is 0 after the last event. The direction of change excludes the last event: a coefficient that has
-    just joined moves from 0 in the direction of its sign, and the correlation of a coefficient that has just dropped
-    moves from its bound towards 0. Tied events follow each other at the same alpha.
+    The alpha is 0 if no event remains. The previous event is not found again: a coefficient that has just joined moves
+    from 0 in the direction of its sign, and the correlation of a coefficient that has just dropped moves from its bound
+    towards 0. Tied events follow each other at the same alpha.
     """
     active = paths.signs != 0
     independent = paths.tableau.diagonal(dim1=1, dim2=2) > _SINGULAR * paths.diagonal

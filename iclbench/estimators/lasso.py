@@ -108,9 +108,8 @@ def lasso_path(
             fallbacks += 1
         weights[rows][:, :, order] = w.unflatten(0, counts.shape)
     if fallbacks:
-        log.warning(
-            "lasso: %d of %d solutions computed by scikit-learn (tolerance 1e-10)", fallbacks, weights[..., 0].numel()
-        )
+        total = weights[..., 0].numel()
+        log.warning("lasso: %d of %d solutions were computed by scikit-learn (tolerance 1e-10)", fallbacks, total)
     return weights, fallbacks
 
 

@@ -25,7 +25,7 @@ CONFIDENCE = 0.99
 def fit_values(
     model: Any, x: np.ndarray, y: np.ndarray, lengths: np.ndarray, queries: np.ndarray, with_std: bool
 ) -> np.ndarray:
-    """Return predictions of numbers by fits on the first `lengths[p]` points.
+    """Return predictions of numbers by models that are fitted on the first `lengths[p]` points.
 
     Args:
         model: a regressor.
@@ -57,7 +57,7 @@ def fit_values(
 def fit_classes(
     model: Any, x: np.ndarray, y: np.ndarray, lengths: np.ndarray, queries: np.ndarray, classes: int
 ) -> np.ndarray:
-    """Return log-probabilities of classes by fits on the first `lengths[p]` points, `(P, Q, classes)`.
+    """Return log-probabilities of classes, `(P, Q, classes)`, by models fitted on the first `lengths[p]` points.
 
     Before the fit, the labels in a prefix are renumbered from 0, as XGBoost requires. If a prefix contains only one
     label, the model is not fitted and this label is predicted. For length 0, all classes have the unnormalised

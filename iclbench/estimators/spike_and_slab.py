@@ -1,6 +1,6 @@
 """The posterior mean of a sparse linear function, averaged over all supports.
 
-Given the support, s of the d weights, the problem is Bayesian regression on s inputs, whose posterior is updated with
+Given the support (s of the d weights), the problem is Bayesian regression on s inputs, whose posterior is updated with
 each point. The product of the densities of the labels, each given the previous labels, is the evidence for the support
 (Mitchell and Beauchamp 1988, Bayesian variable selection in linear regression, with a known number of non-zero
 weights). The result is exact, and the time is proportional to the number of supports.
@@ -76,8 +76,8 @@ class SpikeAndSlab(LinearEstimator[NoSettings]):
         n_supports, s = math.comb(dim, self.sparsity), self.sparsity
         if n_supports * s**2 > MAX_ENTRIES:
             raise UsageError(
-                f"{type(self).__name__} averages over at most {MAX_ENTRIES // s**2:,} supports, but there are "
-                f"{n_supports:,} of {s} of {dim} weights; choose other baselines with --baseline",
+                f"{type(self).__name__} averages over at most {MAX_ENTRIES // s**2:,} supports, but {s} of {dim} "
+                f"weights have {n_supports:,} supports; choose other baselines with --baseline",
                 code="too-large",
             )
         return torch.tensor(list(combinations(range(dim), s)))

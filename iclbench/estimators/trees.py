@@ -26,7 +26,7 @@ from iclbench.estimators.workers import fit_prefixes, map_episodes, map_in_threa
 
 log = logging.getLogger("iclbench")
 
-# Largest number of points for compiled loops. For more points, XGBoost bins values, and the libraries are as fast.
+# Largest number of points for compiled loops. For more points, XGBoost bins values, and the libraries are equally fast.
 MAX_COMPILED_POINTS = 128
 
 # Number of episodes per call of compiled code, which Ctrl-C cannot interrupt.

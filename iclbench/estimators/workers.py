@@ -1,8 +1,9 @@
 """Parallel calls of a function for many episodes: in processes for libraries, and in threads for compiled loops.
 
-Jobs run in this process if they are small, or if worker processes die, for example because memory is insufficient. The
-answers are always the same. `ICLBENCH_WORKERS` sets the number of processes or threads; with 1, all jobs run in this
-process and thread. This module does not import torch, because worker processes import only a small part of the package.
+Jobs run in this process if they take little time, or if worker processes die, for example because memory is
+insufficient. The answers are always the same. `ICLBENCH_WORKERS` sets the number of processes or threads; with 1, all
+jobs run in this process and thread. This module does not import torch, because worker processes import only a small
+part of the package.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _MIN_SECONDS = 15.0
 
 
 def map_episodes(function: Callable[..., _Answer], jobs: Sequence[tuple[Any, ...]], seconds: float) -> list[_Answer]:
-    """Return `[function(*job) for job in jobs]`, computed in worker processes if `seconds`, the estimate, is large."""
+    """Return `[function(*job) for job in jobs]`. It is computed in worker processes if the estimated number of seconds
+    is large."""
     workers = min(_worker_count(), len(jobs))
     if workers > 1 and seconds > _MIN_SECONDS:
         from concurrent.futures import BrokenExecutor

@@ -1,7 +1,7 @@
 """Baselines fitted on all columns of a user's table and on all of its rows except the targets.
 
-All other contestants predict the targets of a split from its context rows only. Comparing the two shows how much the
-remaining rows and columns help.
+All other contestants predict the targets of a split from its context rows only. A comparison with these baselines shows
+how much the remaining rows and columns help.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class AllRows(Predictor):
         return cat([self._predict(rows, x_target) for rows in self._rows.cpu().numpy()])
 
     def _predict(self, rows: np.ndarray, x_target: Float[Tensor, "B Q Dx"]) -> Prediction:
-        """Return the predictions for one split; its targets are padded to the number of rows of `x_target`."""
+        """Return the predictions for one split, padded to the number of targets in `x_target`."""
         table = self._family.table
         context, targets = rows[: self._points], rows[self._points :]
         known = targets[targets >= 0]

@@ -121,7 +121,7 @@ def is_done(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> boo
     expected = {"cell": cell_hash(contestant, prompts), "schema": str(tables.SCHEMA_VERSION)}
     if not all(expected.items() <= tables.metadata(path).items() and is_intact(path) for path in paths):
         return False
-    # The hash of other prompt sets includes a version of the code that computes metrics.
+    # For language tasks, the cell's hash includes a version of the code that computes metrics.
     return not isinstance(prompts, PromptSet) or has_all_metrics(metadata.get("metrics"), prompts.task.question)
 
 
@@ -166,7 +166,7 @@ def compute_cell(
 def write(
     results: Path, contestant: Contestant, prompts: AnyPromptSet, cell_tables: Tables, reason: str | None
 ) -> None:
-    """Write the tables of a cell, which counts as done if `reason`, the reason of a failure, is None."""
+    """Write the tables of a cell. The cell counts as done if `reason`, the reason for a failure, is None."""
     libraries = {f"library.{name}": version for name, version in contestant.libraries.items()}
     if reason is None:
         write_finished(results, contestant, prompts, cell_tables, libraries)
@@ -215,7 +215,8 @@ def _write_tables(
 
 
 def _remove_sweep_rows(results: Path, contestant: Contestant, prompts: AnyPromptSet, cell_id: str | None) -> None:
-    """Remove the rows of sweeps that refer to the files of a cell if these files will be replaced by another cell."""
+    """Remove the rows of sweeps that refer to the files of a cell, if these files will be replaced by the files of a
+    cell with another hash."""
     path = cell_path(results, contestant, prompts)
     if tables.metadata(path).get("cell", cell_id) == cell_id:
         return
@@ -298,7 +299,8 @@ def error_rows(
 def cost_rows(contestant: PredictorContestant, prompts: PromptSet, cost: Measure) -> Rows:
     """Return rows of the table `costs` with seconds and peak memory.
 
-    Shifts of the distribution and the family's own tests have no rows, because their costs are the same.
+    The result is empty for shifted distributions and for the family's own tests, because they cost as much as the
+    prompt set without a shift.
     """
     if prompts.evaluator or prompts.distribution != "none":
         return []

@@ -34,7 +34,7 @@ from iclbench.registry import ESTIMATORS, noun_of_points
 from iclbench.store import identity
 from iclbench.store.runs import Run
 
-# The kind of output that a head predicts; all other heads predict numbers.
+# What each head predicts. Heads that are not listed predict numbers.
 _OUTPUTS = {"categorical": "class labels", "event": "events"}
 # The number at the end of the name of a baseline, as in knn-3 and lasso-1e-2.
 _NUMBER = re.compile(r"-\d[\d.]*(e-?\d+)?$")
@@ -47,7 +47,7 @@ class PredictorContestant(Contestant):
     Attributes:
         predictor: the predictor.
         episodes: number of episodes at the start of a prompt set on which it is evaluated; None for all.
-        branches: for each branch of the training run, a function that loads its model, by number of steps.
+        branches: functions that load the models of the training run's branches, by number of steps.
     """
 
     predictor: Predictor = field(kw_only=True)
@@ -194,7 +194,7 @@ def is_same_task(task: TaskConfig, other: TaskConfig) -> bool:
 def check_data(training_task: TaskConfig, family: Family) -> None:
     """Raise `DataChangedError` if the data of a family differ from the training data of a model.
 
-    Families with stored facts about the training data have already been checked.
+    Families with stored facts about the training data are skipped: `TaskConfig.build_held_out` checks them.
     """
     if not family.learned:
         family.check_data(training_task.learned)
@@ -233,7 +233,8 @@ def with_deep_thinking(plain: PredictorContestant, method: Method) -> PredictorC
 
 
 def baselines(prompts: PromptSet, names: Iterable[str] | None = None) -> list[PredictorContestant]:
-    """Return the baselines and oracles of the task, or only `names`, given the facts of the task under the shift."""
+    """Return the baselines and oracles of the task, or only `names`. They know the facts of the task under the shift of
+    the prompts."""
     task = prompts.task
     baseline_names = list(dict.fromkeys([*task.oracles, *task.baselines])) if names is None else list(names)
     facts = prompts.family.facts(prompts.shift)

@@ -31,12 +31,12 @@ class Curve:
         scores: scores by metric, `(episodes, prefixes)`, with squared errors divided by the normaliser; NaN for missing
             scores.
         normaliser: the divisor of squared errors.
-        scored: mask of the scored positions, `(episodes, prefixes)`; None if all positions are scored. Some shifts
-            leave positions undefined.
+        scored: mask of the scored positions, `(episodes, prefixes)`; None if all positions are scored. Some
+            streams score only some positions, and some shifts do not define the queries at all positions.
         skipped: context sizes that the contestant does not allow.
         skip_reason: why these sizes were skipped.
         sequence_scores: scores of complete sequences by metric, `(episodes,)`; for metrics per event, sums over the
-            events. Empty if some context sizes were skipped.
+            events. Empty if only some context sizes were evaluated.
         open_nll: for event sequences in observation windows, minus the log-survival of the open interval at the
             position of this interval, `(episodes, prefixes)`, NaN elsewhere; None without open intervals.
     """
@@ -53,8 +53,8 @@ class Curve:
     def totals(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the sum of a metric over the events of each sequence, and the number of events, `(episodes,)` each.
 
-        The value on a prompt set is the sum of the first over all episodes, divided by the sum of the second. Open
-        intervals contribute to the sums of `nll` and `nll_time`, but do not count as events.
+        The value of the metric on a prompt set is the total of these sums over all episodes, divided by the total
+        number of events. Open intervals contribute to the sums of `nll` and `nll_time`, but do not count as events.
         """
         assert self.scored is not None
         values = np.where(self.scored, self.scores[name], np.nan)
@@ -65,9 +65,9 @@ class Curve:
     def area(self, metric: str) -> np.ndarray:
         """Return the mean height of each episode's curve, `(episodes,)`: its area per unit of context (trapezoid rule).
 
-        The area covers the context sizes at which all episodes have a score. It is NaN without such sizes, or
-        if a score is not finite. Sequences of different lengths have few sizes in common, so their mean height is
-        computed from `totals` instead, where all events have equal weight.
+        The area covers the context sizes at which all episodes have a score. It is NaN if no size has a score in all
+        episodes, or if a score is not finite. Sequences of different lengths have few sizes in common, so their mean
+        height is computed from `totals` instead, where all events have equal weight.
         """
         values, is_used, n = self.scores[metric], self.is_in_area, np.asarray(self.prefixes, dtype=np.float64)
         if self.is_ragged and self.scored is not None:

@@ -74,7 +74,7 @@ def _union(kind: tables.TableName, all_tables: Sequence[cells.Tables]) -> pd.Dat
 
 
 def _tables_of(contestant: PredictorContestant, prompts: PromptSet) -> tuple[cells.Tables, str | None]:
-    """Compute all tables of a cell, including rows of branches, and the reason if all or part of the cell failed."""
+    """Return all tables of a cell, including rows of branches, and the reason if all or part of the cell failed."""
     shared = cells.shared_columns(contestant, prompts, prompts.question)
     score = _SCORERS[prompts.task.question]
     with eval_mode(contestant.predictor):
@@ -129,7 +129,7 @@ def canonical_shifts(task: TaskConfig, names: Sequence[str]) -> list[str]:
     """Return the canonical names of shifts; `all` means all shifts of the task card.
 
     Raises:
-        UsageError: the family does not have a shift, or the shift does not allow the number of points.
+        UsageError: the family does not have one of the shifts, or a shift does not allow its number of points.
     """
     family = task.build()
     shifts = [family.parse_shift(shift) for name in names for shift in (task.shifts if name == "all" else [name])]
@@ -168,7 +168,7 @@ def evaluators_of(run: Run, requested: Sequence[str], task: TaskConfig | None = 
 
     Args:
         run: the evaluated run.
-        requested: names of tests, in either spelling; if empty, the tests of the task card.
+        requested: names of tests, with hyphens or underscores; if empty, the tests of the task card.
         task: the task of the prompts (default: the task of the run).
     """
     task = task or run.config.task
@@ -209,11 +209,11 @@ def evaluate_run(
         lookup: a function that finds finished cells of baselines in packed results.
         fresh: whether to recompute cells that an earlier evaluation copied from packed results.
         on_start: called with each cell before it is computed or read from the cache.
-        data_changed: whether the data may differ from the training data.
+        data_changed: whether to evaluate the run even if the data differ from the training data.
         further: a function that returns additional contestants for a prompt set.
 
     Raises:
-        DataChangedError: the data differ from the training data.
+        DataChangedError: the data differ from the training data, and `data_changed` is False.
         UsageError: the run is not finished, does not support the method, or does not fit the task.
     """
     results, data_dir = context.results, context.data_dir

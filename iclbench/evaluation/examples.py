@@ -20,8 +20,8 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.store.runs import write_errors
 
 EPISODES = 4
-# Number of joint samples for the first episode, and the step between their inputs among the display inputs. Samples at
-# fewer inputs make noise visible that is independent between inputs.
+# Number of joint samples for the first episode. They are drawn at every `SPACING`-th display input, because noise that
+# is independent between inputs is easier to see at fewer inputs.
 DRAWS, SPACING = 5, 3
 
 

@@ -88,7 +88,7 @@ def _cross_validate(table: Table, seed: int) -> np.ndarray:
     estimator = cls(validate(cls.Settings, card.settings, "baseline 'xgboost'"))
     fold = np.random.default_rng(seed).permutation(table.rows) % min(FOLDS, table.rows)
     predictions = np.zeros(table.rows)
-    # XGBoost computes in single precision, where columns in very large or very small units overflow or underflow.
+    # XGBoost computes in single precision, where very large values overflow and very small values underflow.
     standard = Standardisation.of(table.y[:, None])
     x, y = Standardisation.of(table.x).apply(table.x), standard.apply(table.y[:, None])[:, 0]
     for held_out in np.unique(fold):

@@ -86,9 +86,9 @@ def gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> 
     """Return rows `gap`, `gap_joint` and `log_likelihood_adjusted` for all contestants on a prompt set.
 
     The gap is the mean log-likelihood of the task's first oracle minus the mean log-likelihood of the contestant, on
-    the episodes that all oracles predicted. If the oracle uses related datasets, both have the same number of them. The
-    result is empty if the task has no oracle or if the oracle was not evaluated. It has no adjusted rows if the family
-    does not provide the expected score of the oracle.
+    the episodes that all oracles predicted. If the oracle uses related datasets, it is compared with contestants that
+    have the same number of them. The result is empty if the task has no oracle or if the oracle was not evaluated. It
+    has no adjusted rows if the family does not provide the expected score of the oracle.
 
     Args:
         values: rows of the table `values` for all contestants on these prompts.
@@ -140,9 +140,10 @@ def _likelihood_gap_rows(
 def next_gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> list[dict[str, object]]:
     """Return rows `gap` for all contestants on a prompt set of events; the arguments are as in `gap_rows`.
 
-    The gap after n events is the negative log-likelihood of the contestant minus that of the task's first oracle. An
-    additional row contains the mean height of this curve; if the oracle comes from packed results, it is the only row.
-    The result has no rows for packed contestants, because packed results already contain their gaps.
+    The gap after n events is the negative log-likelihood of the contestant minus that of the task's first oracle. For
+    each contestant, an additional row contains the mean height of this curve. If the oracle comes from packed results,
+    this row is the only one. The result has no rows for packed contestants, because packed results already contain
+    their gaps.
     """
     curves = errors[errors["metric"].eq("nll") & errors["n_context"].notna()]
     run_values = values[values["status"].eq("ok") & values["metric"].eq("nll")].drop_duplicates("run").set_index("run")
@@ -182,7 +183,8 @@ def _has_oracle(values: pd.DataFrame, prompts: PromptSet) -> bool:
 
 
 def _is_predicted_by_all_oracles(errors: pd.DataFrame, prompts: PromptSet) -> np.ndarray:
-    """Return the mask of the episodes that have a likelihood from every oracle with any likelihoods."""
+    """Return the mask of the episodes for which all oracles have a likelihood. Oracles without any likelihoods are
+    ignored."""
     episodes = range(len(prompts.episodes))
     episodes_of_oracles = [
         run_errors["episode"] for run, run_errors in errors.groupby("run") if run in prompts.task.oracles

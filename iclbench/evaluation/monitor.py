@@ -28,7 +28,7 @@ from iclbench.families.base import Family
 from iclbench.tables.evaluators import SOLUTIONS
 from iclbench.training.fit import Training
 
-# The standard error of an accuracy over this many episodes is at most 0.03, so 0.7 is significantly above 0.5.
+# The standard error of an accuracy over this many episodes is at most 1/32, so 0.7 is significantly above 0.5.
 EPISODES = 256
 
 Rows = list[dict[str, Any]]
@@ -83,7 +83,7 @@ class Monitor:
 
     def _score(self, backbone: Backbone, name: str, step: int, device: str) -> Rows:
         all_prompts = self._prompts(name, self._task.episodes)
-        # The first episodes of a prompt set do not depend on its size, so the rows refer to the complete prompt set.
+        # The first episodes of a prompt set do not depend on its size, so the rows have the id of the complete set.
         first_prompts = self._prompts(name, min(EPISODES, self._task.episodes))
         result = target_scores(backbone, first_prompts, device)
         if result.failure is not None:

@@ -19,7 +19,7 @@ from iclbench.evaluation.solutions import distance_rows
 
 def score_next(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tables:
     """Compute the tables of one contestant for the question `next`."""
-    # Some predictors are not defined under the shift, not even without a context.
+    # Under some shifts, a predictor cannot answer even without a context.
     if reason := contestant.predictor.too_long(0):
         return cells.skipped_tables(prompts, cells.shared_columns(contestant, prompts, "next"), reason)
     prompts.episodes  # noqa: B018  (all contestants share the episodes, so their sampling is not measured)
@@ -67,8 +67,8 @@ def _value_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curv
                 _summary_over_events(curve, name, prompts) if curve.is_ragged else summaries(means, prompts.seed)
             )
             rows += [shared | {"metric": area_metric} | s for s in area_summaries if s["n_episodes"]]
-    # For streams, also add means over all scored elements. Sequences differ in the number of these elements, so each
-    # mean is a ratio of sums over the sequences.
+    # For streams, also add means over all scored elements, and scores of complete sequences. Sequences differ in the
+    # number of scored elements, so each mean over elements is a ratio of sums over the sequences.
     is_complete_stream = not prompts.family.x_dim and not curve.skipped
     if is_complete_stream and curve.scored is not None and not curve.failed.any():
         counts = curve.scored.sum(1)

@@ -7,13 +7,15 @@ metric.
 
 - Question `next`: the metric is the area under the learning curve of the squared error. The zero predictor scores 0.
   The oracle scores 1; if there are several, the oracle with the least information. Without an oracle, the reference is
-  the area under the lowest mean error of the task's baselines at each context size. Only baselines of the task card are
-  considered, the same under all shifts, and the row contains the number of missing baselines. An oracle that failed or
-  is not better than the zero predictor is not used, and the row contains the reason. If the oracle with the least
-  information equals the zero predictor, and no baseline is better, nothing can be learned from the context: the rows
-  are skipped and contain the reason, but no score. For events, the metric is the
-  negative log-likelihood, a Poisson process with the rate and mark frequencies observed so far scores 0, and without an
-  oracle the baseline with the best total scores 1, because sequences differ in length.
+  the area under the curve of the lowest mean error of the task's baselines at each context size. Only baselines of the
+  task card are considered, the same under all shifts, and the row contains the number of missing baselines. An oracle
+  that failed or is not better than the zero predictor is not used, and the row contains the reason. If an oracle equals
+  the zero predictor, and no baseline is better, nothing can be learned from the context: the rows are skipped and
+  contain the reason, but no score.
+- Question `next` for events and tokens: the metric is the negative log-likelihood of events, or the cross-entropy of
+  tokens. The predictor with score 0 is a Poisson process with the rate and the mark frequencies observed so far, or the
+  uniform distribution of tokens. Without an oracle, the best baseline over complete sequences scores 1, because
+  sequences may differ in length.
 - Question `targets` with an oracle that predicts distributions: the metric is the mean log-likelihood on the episodes
   that all oracles predicted. A predictor of single values is treated as a Gaussian whose constant variance is its mean
   squared error on these episodes. The zero predictor scores 0. The oracle without related datasets scores 1; if there
@@ -22,9 +24,9 @@ metric.
 - Question `targets` otherwise: the metric is the squared error, as for `next`. The mean of the training images
   (`mean-image`) scores 0 if it is better than the zero predictor, so a predictor that ignores the context cannot score
   above 0.
-- Squared errors without an oracle: if the interval of the best baseline contains the error that scores 0, the reference
-  for 1 is an error of zero, which cannot be reached. The interval is the interval of the baseline's error, not of a
-  paired difference.
+- Squared errors without an oracle: if the interval of the best baseline is not completely below the error that scores
+  0, the reference for 1 is an error of zero, which cannot be reached. The interval is the interval of the baseline's
+  error, not of a paired difference.
 - A family's own tests: the metric is the accuracy among the allowed labels. Guessing scores 0. The task's best baseline
   scores 1 if the context contains the answer; an accuracy of 1 scores 1 if the answer can only be learned in training.
   The score is missing if the test shows which of two equally good answers a model gives.
@@ -182,7 +184,8 @@ def _best_of_baselines(
 ) -> tuple[float, str] | None:
     """Return the lowest error of the task's baselines and the name of this reference.
 
-    The result is None if the interval of the best baseline contains the error that scores 0.
+    The result is None if no baseline has an error, or if the interval of the best baseline is not completely below the
+    error that scores 0.
 
     Args:
         rows: an error per baseline, ascending.

@@ -1,11 +1,11 @@
-"""Distances of a model from known solutions of a task, which show what solution it has found.
+"""Distances of a model from known solutions of a task. They show which solution the model has found.
 
 On Markov chains, models first predict equal probabilities, then the frequencies of the symbols, and then the
 frequencies of the symbols after the last symbol (Edelman et al. 2024, arXiv 2402.11004). The distance is the
 Kullback-Leibler divergence KL(solution || model) between the two predictive distributions of the next element, in nats,
 averaged over the scored positions of an episode. For predictions of numbers, the distance is the squared distance
 between the two predicted means, divided by the normaliser of the task (Raventós et al. 2023, arXiv 2306.15063, figure
-2). Both are 0 if the predictions of the model are those of the solution.
+2). Both distances are 0 if the model makes the same predictions as the solution.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Solutions:
         names: names of the baselines and oracles.
 
     Raises:
-        UsageError: the predictions are neither distributions of tokens nor numbers.
+        UsageError: the task consists of events. Distances are defined only for predictions of tokens and numbers.
     """
 
     def __init__(self, prompts: PromptSet, names: Sequence[str]) -> None:
@@ -96,5 +96,9 @@ def _values(answer: Prediction, prompts: PromptSet) -> Float[Tensor, "B N K"]:
     if isinstance(answer, Categorical):
         return answer.logits.double().log_softmax(-1)
     if prompts.task.head == "event":
-        raise UsageError("solutions are compared on numbers and on tokens only; remove them", code="not-applicable")
+        raise UsageError(
+            "distances from solutions are defined only for tasks with numbers or tokens; remove the solutions from the "
+            "task",
+            code="not-applicable",
+        )
     return answer.point()

@@ -2,7 +2,7 @@
 
 A row of the table `values` is a mean over all episodes, over the episodes in a bin of context sizes
 (`axis = "n_context"`, with the upper end of the bin in `axis_value`), or over a stratum of the family
-(`axis = "stratum:NAME"`). The family's own tests have their own episodes, and only rows that average over all of them.
+(`axis = "stratum:NAME"`). The family's own tests sample their own episodes, and their rows are means over all episodes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parts that all probes share: the error for runs that cannot be probed, cached cells, the untrained model, and rows of
+"""Code that all probes share: the error for runs that cannot be probed, cached cells, the untrained model, and rows of
 means with intervals."""
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ sizes 2/(L + mu) depend on the extreme eigenvalues L and mu of a covariance. The
 the raw inputs, as in the code of the paper. The second one uses the covariance of the transformed inputs, which is
 theoretically optimal, as in the text of the paper.
 
-The gamma of GD++ minimises the mean error after the last step (figure 11). The paper searches gamma on the scored
-tasks. We search it on the same number of independently drawn tasks, so that the scored tasks are held out.
+The gamma of GD++ minimises the mean error after the last step (figure 11). The paper searches for gamma on the scored
+tasks. We search for it on the same number of independently drawn tasks, so that the scored tasks are held out.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from iclbench.store import identity
 
 STEPS = 24
 # For d = 20 and 40 examples, the paper searches 300 candidates from 1e-6 to 1e-3, 100 per decade. For smaller X'X, the
-# best gamma is larger, so decades are added to the grid until the best candidate is not the last one. For much larger
-# X'X, the best gamma could be smaller than all candidates; the first candidate is then used.
+# best gamma is larger, so decades up to 1e2 are added to the grid until the best candidate is not the last one. For
+# much larger X'X, the best gamma could be smaller than all candidates; the first candidate is then used.
 _DECADES = (-6, -3)
 _LAST_DECADE = 2
 _PER_DECADE = 100
@@ -45,7 +45,7 @@ class Descent:
 
     @property
     def contestant(self) -> PredictorContestant:
-        """The contestant in the tables. Its identity does not cover gamma, which is searched for each probe set."""
+        """The contestant in the tables. Its identity does not include gamma, which differs between probe sets."""
         return PredictorContestant(
             self.name,
             self.name,

@@ -3,11 +3,11 @@ If the run reads a stream, hidden states are probed instead (`hidden_states`).
 
 Rows of `values` have evaluator `probe` and `n_context` k. They have intervals over tasks.
 
-- Axis `layer` has the metrics squared_error (with scale and shift), squared_error_raw (without them), scale, shift, and
-  the standard deviations of scale and shift over tasks.
-- Axis `gd_step` has the metric squared_error.
-- Baselines and oracles have the metric squared_error and no axis.
-- Rows with evaluator `gamma_search` have the search for the gamma of GD++: squared_error along axis `gamma`, and the
+- Rows with axis `layer` have the metrics squared_error (with scale and shift), squared_error_raw (without them), scale,
+  shift, and the standard deviations of scale and shift over tasks.
+- Rows with axis `gd_step` have the metric squared_error.
+- Rows of baselines and oracles have the metric squared_error and no axis.
+- Rows with evaluator `gamma_search` contain the search for the gamma of GD++: squared_error along axis `gamma`, and the
   best value (metric gamma).
 
 Errors of single tasks are not stored, because the table `errors` has no column for the layer.

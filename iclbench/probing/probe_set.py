@@ -100,7 +100,7 @@ class ProbeSet(PromptSet):
         if available < self.fit + self.test:
             raise UsageError(
                 f"an episode of task '{self.task.name}' has {available} targets, fewer than {self.fit} + {self.test}; "
-                "give smaller --fit and --test",
+                "pass smaller --fit and --test",
                 code="bad-value",
             )
         return replace(drawn, targets=targets, scored=targets.mask)

@@ -6,10 +6,10 @@ the context, features of the query>, the rank of the matrix (contexts x queries)
 any number of contexts. This is the case for linear self-attention and for least squares. For softmax attention, the
 rank grows with the number of contexts.
 
-Rows of `values` have evaluator `rank` and `n_context` k. Axis `contexts` has the metrics effective_rank and rank of the
-first rows of the matrix. Axis `singular_value` has the singular values of the complete matrix, divided by the largest
-one and numbered from 1. The probe computes in float64 on the CPU, because rounding errors in float32 would give the
-matrix full rank.
+Rows of `values` have evaluator `rank` and `n_context` k. Rows with axis `contexts` have the metrics effective_rank and
+rank of the first rows of the matrix. Rows with axis `singular_value` have the singular values of the complete matrix,
+divided by the largest one and numbered from 1. The probe computes in float64 on the CPU, because rounding errors in
+float32 would give the matrix full rank.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RankSet(ProbeSet):
 
     Attributes:
         contexts: number of contexts, which are the rows of the matrix.
-        queries: number of queries, which are the columns of the matrix. Each is the first query of another episode.
+        queries: number of queries, which are the columns of the matrix. Each is the first query of a different episode.
     """
 
     fit: int = field(default=0, kw_only=True)

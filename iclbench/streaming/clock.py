@@ -24,7 +24,7 @@ def parse_start(start: float | str) -> float | None:
     """Parse the time at which an observation started; None means that it starts with the first event.
 
     Raises:
-        UsageError: `start` is neither a finite number nor `first`.
+        UsageError: `start` is not a finite number or `first`.
     """
     if start == FIRST:
         return None
@@ -67,7 +67,7 @@ class Clock:
                 not an event (default: as in the task).
 
         Raises:
-            UsageError: `start` is neither a finite number nor `first`.
+            UsageError: `start` is not a finite number or `first`.
         """
         if start is None:
             return cls(None if family.starts_with_event else 0.0, family.time_unit)
@@ -98,7 +98,7 @@ class Clock:
         """Create the clock of a saved state from the metadata of the state.
 
         Raises:
-            DataError: the metadata lack the time of the last event or its unit.
+            DataError: the metadata lack the start, the time of the last event or the unit of time.
         """
         try:
             unit = float(metadata["unit"])

@@ -19,7 +19,8 @@ from iclbench.streaming.lines import Line, LineFormat
 
 @dataclass(frozen=True)
 class EventFormat(LineFormat):
-    """The columns of events. Lines hold the values that a model reads: gap, mark and time since the start.
+    """The format of event lines. Parsed lines contain the values that a model reads: gap, mark and time since the
+    start.
 
     Attributes:
         marks: number of marks K.

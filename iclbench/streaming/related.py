@@ -23,7 +23,7 @@ def read_related(backbone: Backbone, files: Sequence[Path], columns: LineFormat)
     Raises:
         UsageError: the model does not use related datasets, or was trained with fewer related datasets than the number
             of files.
-        DataError: a file cannot be read, has other columns than the stream, has a query, or has no points.
+        DataError: a file cannot be read, has different columns from the stream, contains a query, or has no points.
     """
     max_related = backbone.shape.related if backbone.uses_related else 0
     if not max_related:
@@ -53,7 +53,7 @@ def _read(backbone: Backbone, path: Path, columns: LineFormat) -> Points:
         raise cannot_read(path, error, "pass --related a file of points") from error
     query_number = next((line.number for line in lines if line.y is None), None)
     if query_number is not None:
-        raise DataError(f"{path}, line {query_number}: related datasets may not have queries")
+        raise DataError(f"{path}, line {query_number}: related datasets cannot contain queries")
     if not lines:
         raise DataError(f"{path} has no points; remove this --related")
     return as_points(backbone, lines)

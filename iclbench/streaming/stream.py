@@ -1,10 +1,10 @@
-"""A model that learns points one after the other and answers queries between them.
+"""A model that learns points one after another and answers queries between them.
 
 The answer to a query depends on all points before the query and on no point after it. Points are buffered and learned
-in batches, at the latest before the next query; queries of a file are buffered as well. Up to rounding, the answers are
-the same as for one line at a time. Memory use depends on the size of the model's state, which is constant for `cmanp`,
-`cnp` and recurrent models, and grows with the number of points for models that store them. With a window (module
-`window`), the model uses only the last points.
+in batches, at the latest before the next query. Queries from a file are buffered too. Up to rounding, the answers are
+the same as if each line were processed separately. Memory use depends on the size of the model's state, which is
+constant for `cmanp`, `cnp` and recurrent models, and grows with the number of points for models that store them. With a
+window (module `window`), the model uses only the last points.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from iclbench.streaming.window import Window, check_state
 
 log = logging.getLogger("iclbench")
 
-# Number of points that are learned in one batch, and of queries of a file that are answered in one batch.
+# Number of points that are learned in one batch, and of queries from a file that are answered in one batch.
 BATCH_SIZE = 128
 
 
@@ -227,5 +227,5 @@ def _inputs(backbone: Backbone, lines: list[Line]) -> Float[Tensor, "1 N Dx"]:
 
 
 def _is_usable(t: Tensor) -> bool:
-    """Return whether a tensor has neither NaN nor +inf; -inf is a valid logarithm of 0."""
+    """Return whether a tensor has no NaN and no +inf; -inf is a valid logarithm of 0."""
     return not t.is_floating_point() or not bool((t.isnan() | t.isposinf()).any())

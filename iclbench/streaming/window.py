@@ -35,8 +35,8 @@ from iclbench.registry import BACKBONES
 MAX_STEPS = 4096
 # Number of points for which recomputing the state costs as much as an update and a removal.
 CHEAP_SIZE = 128
-# Tolerated relative error of the sums in a state, by precision: in single precision a few times the rounding error of
-# recomputing, in double precision a bound that is rarely exceeded.
+# Tolerated relative error of the sums in a state, by precision. In single precision, it is a few times the rounding
+# error of recomputing. In double precision, it is a bound that is rarely exceeded.
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-8}
 
 

@@ -1,13 +1,13 @@
 """Branches: shorter training runs that share the beginning of a longer run and have their own learning-rate decay.
 
 With the schedule warm-up, constant, decay (`iclbench.training.schedule`), the first four fifths of a run of n steps
-equal the first steps of a longer run. At the end of these steps, the state of the longer run is copied, the decay of
-the branch is trained, and the weights of the branch are written (`Run.branch`). Training then continues from the copied
-state, so its result is bitwise the same as without branches.
+equal the first steps of a longer run. At the end of these steps, the state of the longer run is copied, the remaining
+steps of the branch are trained with its decay, and the weights of the branch are written (`Run.branch`). Training then
+continues from the copied state, so its result is bitwise the same as without branches.
 
-At each step, a branch has the episodes, the curriculum and the scheduled noise of the longer run. A schedule that
-depends on the share of finished steps is therefore less advanced at the end of a branch than at the end of a separate
-run of the same length.
+At each step, a branch uses the same episodes, curriculum and scheduled noise as the longer run. A schedule that depends
+on the share of finished steps is therefore less advanced at the end of a branch than at the end of a separate run of
+the same length.
 
 An interrupted branch continues from its own checkpoints. Until the branch is finished, the newest checkpoint of the
 training run is at the step at which the branch starts. Later checkpoints are not used while the branch is missing.
@@ -32,7 +32,7 @@ def restore_after(training: Training) -> Iterator[Progress]:
     """After the block, restore the weights, the optimiser and the progress of the training.
 
     Yields:
-        A copy of the progress, with which a branch continues.
+        A copy of the progress, from which a branch starts.
     """
     progress, end, weights = training.progress, training.end, _copy_weights(training)
     optimiser_state = copy.deepcopy(training.optimiser.state_dict())

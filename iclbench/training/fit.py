@@ -1,9 +1,9 @@
 """Training in memory, with new episodes at each step, a curriculum, and callbacks.
 
 The random streams of data and loss are indexed by the number of the step, so a step depends only on its number, the
-settings, the weights and the optimiser state. A training that continues from the weights, the optimiser state and the
-`Progress` of an interrupted one therefore equals an uninterrupted training, bit for bit on a CPU with the same number
-of threads. `iclbench.training.run` trains runs in folders, with checkpoints and evaluations.
+settings, the weights and the optimiser state. A training run that continues from the weights, the optimiser state and
+the `Progress` of an interrupted run therefore equals an uninterrupted run, bit for bit on a CPU with the same number of
+threads. `iclbench.training.run` trains runs in folders, with checkpoints and evaluations.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def fit(
     True
     """
     if settings.evaluate_every:
-        raise UsageError("fit does not evaluate: set evaluate_every to 0 and give a callback", code="bad-value")
+        raise UsageError("fit does not evaluate: set evaluate_every to 0 and pass a callback", code="bad-value")
     if settings.branches:
         raise UsageError("fit does not train branches: remove branches, or train a run in a folder", code="bad-value")
     if isinstance(task, TaskConfig):
@@ -143,7 +143,7 @@ def fit(
 
 
 class Training:
-    """A training in progress. Callbacks receive it as their argument.
+    """A training run in progress. Callbacks receive this object as their argument.
 
     Attributes:
         backbone: the backbone, on the device.
@@ -207,7 +207,7 @@ class Training:
                     callback(self)
 
     def step(self) -> None:
-        """Draw episodes, and update the weights by the gradient of the loss on these episodes."""
+        """Draw episodes, and update the weights with the gradient of the loss on these episodes."""
         step, settings = self.progress.step, self.settings
         batch = self.data.batch(settings, self.seed, step, self.device)
         processes = None if self.processes.is_single else self.processes
@@ -240,13 +240,13 @@ class Training:
             self.progress.pending.zero_()
 
     def is_due(self, every: int) -> bool:
-        """Whether to perform an action now that is performed every `every` steps and after the last step."""
+        """Return whether the number of finished steps is a multiple of `every`, or the last step is finished."""
         return self.progress.step % every == 0 or self.is_last
 
     @property
     def should_stop(self) -> bool:
-        """Whether any of the processes was requested to stop. With several processes, this is known only after the next
-        step."""
+        """Whether a stop was requested in any of the processes. With several processes, a request is known only after
+        the next step."""
         return self.stop_requested() if self.processes.is_single else self._should_stop
 
     @property
@@ -303,7 +303,7 @@ def nonfinite_names(backbone: Backbone) -> set[str]:
 
 
 class _Meter:
-    """Measures the seconds and the peak memory of a training, and writes them to its progress.
+    """Measures the seconds and the peak memory of a training run, and writes them to the progress of the run.
 
     Args:
         progress: the progress to which seconds and bytes are written.
@@ -334,7 +334,7 @@ class _Meter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Within the block, measure neither time nor memory."""
+        """Within the block, do not measure time and memory."""
         self._read_peak()
         pause_start = time.perf_counter()
         try:

@@ -181,8 +181,8 @@ def this_process() -> Processes:
 
 
 def check_count(count: int, device: str) -> None:
-    """Raise `UsageError` if the number of processes exceeds the available cores or GPUs, or if several processes would
-    share one GPU."""
+    """Raise `UsageError` if the number of processes exceeds the number of GPUs or available cores, or if several
+    processes would share one GPU. On the CPU, two processes are always allowed."""
     if count > 1 and device.startswith("cuda:"):
         raise UsageError(
             f"--processes {count} needs a GPU for each process; pass --device cuda, not {device}", code="conflict"
@@ -244,7 +244,7 @@ def _rendezvous(process: Processes) -> dist.Store:
         except BaseException as error:
             future_store.set_exception(error)
 
-    # In a thread, because torch does not react to Ctrl-C while it waits.
+    # `meet` runs in a thread, because torch does not react to Ctrl-C while it waits.
     Thread(target=meet, daemon=True).start()
     try:
         store = future_store.result()
@@ -311,7 +311,7 @@ def start_processes(count: int, arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _watch(others: list[subprocess.Popen[bytes]], errors: IO[bytes], finished: Event) -> None:
-    """End this process if another process has failed, since this process may be waiting for its answer."""
+    """End this process if another process has failed, since this process may be waiting for the failed process."""
     while not finished.wait(0.5):
         dead = next((other for other in others if other.poll() not in (None, 0)), None)
         if dead is None:

@@ -33,8 +33,8 @@ BranchReport = Callable[[int, int, float], None]
 # Creates the callback that evaluates a model during training (see `iclbench.evaluation.monitor`).
 MonitorFactory = Callable[[RunConfig, Family], Callback]
 
-# Training stops after the current step at the first signal, but a step may take minutes. It ends at once, without a
-# checkpoint, at this number of signals.
+# At the first signal, training stops after the current step, but a step may take minutes. At this number of signals, it
+# stops at once, without writing a checkpoint.
 _SIGNALS_TO_END = 3
 
 
@@ -61,7 +61,7 @@ def train(
             files.
 
     Raises:
-        DivergedError: the loss or a weight is NaN or infinite, now or in an earlier training with this configuration.
+        DivergedError: the loss or a weight is NaN or infinite, or training with this configuration diverged earlier.
             The last valid checkpoint is not removed.
         Interrupted: SIGINT or SIGTERM was received. A checkpoint has been written, or the finished run if the signal
             arrived in the last step. At the third signal, nothing is written.
@@ -69,7 +69,7 @@ def train(
         IclbenchError: another process is training this run and `wait` is False, or the disk is full.
     """
     if run.config.train.evaluate_every and monitor is None:
-        raise ValueError(f"run '{run.name}' has train.evaluate_every: give train(run, monitor=Monitor)")
+        raise ValueError(f"run '{run.name}' has train.evaluate_every: call train(run, monitor=Monitor)")
     context = context or Context()
     if not processes.is_first:
         if processes.broadcast() == "train":

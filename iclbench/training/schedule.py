@@ -12,9 +12,9 @@ def learning_rate(settings: TrainSettings, step: int, end: int | None = None) ->
     root, or a constant rate with a linear decay to 0 over the last fifth of the steps.
 
     The inverse square root starts from the peak rate at the end of the warm-up (Chan et al. 2022). The last schedule,
-    `warmup-stable-decay`, is that of Hu et al. 2024 (MiniCPM, section 4). With it, a shorter run equals the first part
-    of a longer run, except for its own decay (Hägele et al. 2024). If warm-up and decay overlap, the lower rate
-    applies.
+    `warmup-stable-decay`, is that of Hu et al. 2024 (MiniCPM, section 4). With this schedule, a shorter run equals the
+    first part of a longer run, except during its decay (Hägele et al. 2024). If warm-up and decay overlap, the lower
+    rate applies.
 
     Args:
         settings: rate, warm-up, schedule and number of steps.

@@ -71,7 +71,7 @@ def descend(
     clip: float,
     sum_gradients: Callable[[Backbone], None] = lambda backbone: None,
 ) -> None:
-    """Update the backbone by the gradient of the loss.
+    """Update the weights of the backbone with the gradient of the loss.
 
     Args:
         loss: the loss of this process's part of the batch.

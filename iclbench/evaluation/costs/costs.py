@@ -90,7 +90,7 @@ class CostSizes:
     episodes: int = 64
 
     def multi_point_phases(self) -> list[tuple[str, int]]:
-        """Return each phase with each number of points above 1 that is measured in one call."""
+        """Return pairs of a phase and a number of points, above 1, that is measured in one call."""
         sizes = {"query": self.queries, "update": self.updates}
         return [(phase, n) for phase, numbers in sizes.items() for n in sorted(set(numbers)) if n > 1]
 
@@ -327,8 +327,8 @@ def _answering_setup(
         if phase == "update" and (reason := predictor.too_long(n + n_at_once)):
             messages.append(f"an update by {n_at_once} points was skipped: {reason}")
             continue
-        # A point is repeated because the family may not have as many different points, and costs do not depend on
-        # values.
+        # The same point is repeated, because the family may not have enough different points, and costs do not depend
+        # on values.
         new_points = new_point.map(partial(torch.repeat_interleave, repeats=n_at_once, dim=1))
         works.append(_Work(phase, n, n_at_once, n_episodes, inference_mode(partial(calls[phase], new_points))))
     return state, works, messages

@@ -8,7 +8,7 @@ The conventions, of which only the first is common to all tools:
     a sum, mean, maximum, cumulative sum                            1 per input element
     layer norm, group norm                                          7 per element, backward 13
     softmax                                                         5 per element, backward 4
-    Fourier transform of length N                                   5 N log2 N, half of it for real numbers
+    Fourier transform of length N                                   5 N log2 N, or half of this for real numbers
     complex numbers                                                 a sum 2, a product 6, any other function 2
     integers, booleans, copies, views, sorting, random numbers      0
 

@@ -2,7 +2,7 @@
 
 The resident set of a process (`iclbench.core.measure`) also includes free memory of the allocator and is rounded to
 pages. This module counts each storage that a torch operation returns, from its allocation until it is freed. Memory
-that an operation uses only internally does not count.
+that an operation uses only internally is not counted.
 """
 
 from __future__ import annotations
