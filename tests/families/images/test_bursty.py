@@ -266,7 +266,7 @@ def test_anchor_compat_draws_classes_with_replacement():
 
 @pytest.mark.parametrize("test", TESTS)
 def test_anchor_compat_draws_images_of_a_class_without_replacement(test):
-    """This follows `replace=False` in the code of Chan et al., for images that are drawn in one step."""
+    """Images that are drawn in one step are distinct, as with `replace=False` in the code of Chan et al."""
     _, classes, episodes = draw(family(alpha=2.0, train_drawings=15, anchor_compat=True), test, 600)
     images = 20 * classes + episodes.truth["drawing"].numpy()
     assert all(len(set(row)) == 9 for row in images)

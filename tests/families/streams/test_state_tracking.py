@@ -147,7 +147,7 @@ def test_products_are_never_inputs_of_a_model(name: str) -> None:
     other = replace(episodes, targets=replace(targets, y=(targets.y + 1) % 6), truth={})
     with torch.no_grad():
         answer, changed = model.ask(episodes, "next").logits, model.ask(other, "next").logits
-        losses = [float(model.loss(each, 0.0, torch.Generator())[0]) for each in (episodes, other)]
+        losses = [float(model.loss(batch, 0.0, torch.Generator())[0]) for batch in (episodes, other)]
         tokens = episodes.context.y.clone()
         tokens[:, 7:] = (tokens[:, 7:] + 1) % 6
         later = replace(episodes, context=replace(episodes.context, y=tokens))
