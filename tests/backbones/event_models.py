@@ -30,7 +30,7 @@ def model(cls: type[EventBackbone], dtype: torch.dtype = torch.float64, **settin
 
 
 def events(count: int = COUNT, batch: int = 2, masked: bool = True, dtype: torch.dtype = torch.float64) -> Points:
-    """Random events, some of which are invalid if `masked`."""
+    """Return random events. If `masked`, some of them are invalid."""
     generator = torch.Generator().manual_seed(1)
     gaps = 0.1 + 2 * torch.rand(batch, count, generator=generator, dtype=torch.float64)
     marks = torch.randint(MARKS, gaps.shape, generator=generator)

@@ -29,7 +29,7 @@ def build(name: str, settings: dict[str, Any] | None = None, head: str = "gaussi
 
 
 def batch(sizes: list[tuple[int, int]] = SIZES) -> Episodes:
-    """Masked episodes of these sizes. Masked values are large, and some masked targets lie between valid ones."""
+    """Return masked episodes of these sizes. Masked values are large, and the first target is masked."""
     generator = torch.Generator().manual_seed(1)
 
     def points(count: int, mask: Tensor) -> Points:
@@ -43,7 +43,7 @@ def batch(sizes: list[tuple[int, int]] = SIZES) -> Episodes:
 
 
 def unpadded_episode(episodes: Episodes, b: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The valid context points and targets of one episode."""
+    """Return the valid context points and targets of one episode."""
     context, targets = episodes.context, episodes.queries
     return (
         context.x[b, context.mask[b]],
@@ -54,17 +54,17 @@ def unpadded_episode(episodes: Episodes, b: int) -> tuple[Tensor, Tensor, Tensor
 
 
 def mlp_parameters(*widths: int) -> int:
-    """The number of parameters of consecutive linear layers."""
+    """Return the number of parameters of consecutive linear layers."""
     return sum(a * b + b for a, b in pairwise(widths))
 
 
 def encoder_parameters(layers: int) -> int:
-    """The number of parameters of encoder layers of the published width."""
+    """Return the number of parameters of encoder layers of the published width."""
     return layers * sum(p.numel() for p in nn.TransformerEncoderLayer(64, 4, 128).parameters())
 
 
 def default_parameters(name: str, dx: int, dy: int, **settings: Any) -> int:
-    """The number of parameters of a backbone with a Gaussian head. Settings that are not given have their defaults."""
+    """Return the number of parameters of a backbone with a Gaussian head. Other settings have their defaults."""
     cls = BACKBONES.get(name)
     shape = TaskShape(x_dim=dx, points=50, y_dim=dy, head="gaussian", question="targets")
     return int(cls(cls.Settings(**settings), shape).parameter_count)

@@ -33,7 +33,7 @@ def model(cls: type[LatentBackbone] = CMANP, dtype: torch.dtype = torch.float64,
 
 
 def points(count: int = 40, batch: int = 2, dtype: torch.dtype = torch.float64) -> Points:
-    """Random points, some of which are masked."""
+    """Return random points, some of which are masked."""
     generator = torch.Generator().manual_seed(1)
     x, y = (torch.randn(batch, count, dim, generator=generator, dtype=torch.float64) for dim in (2, 3))
     return Points(x.to(dtype), y.to(dtype), torch.rand(batch, count, generator=generator) > 0.2)
@@ -179,8 +179,8 @@ def test_memory_does_not_grow_with_the_number_of_points(work: str) -> None:
 @pytest.mark.slow
 @torch.no_grad()
 def test_memory_excluding_predictions_does_not_grow_with_the_number_of_queries() -> None:
-    """Table 1 of the paper states this. A prediction consists of a mean and a standard deviation. Raw outputs stay in
-    memory until all of them are concatenated."""
+    """Table 1 of the paper states that memory is constant in the number of queries. A prediction consists of a mean and
+    a standard deviation. Raw outputs stay in memory until all of them are concatenated."""
 
     def peak(count: int, chunk: int) -> int:
         backbone = model(dtype=torch.float32, chunk=chunk)

@@ -19,7 +19,7 @@ from tests.backbones.small_np import (
 SMALL: dict[str, Any] = {"hidden": 8, "latents": 3, "chunk": 2}
 
 
-# The dimensions of the Gaussian processes, EMNIST and CelebA.
+# The dimensions of inputs and outputs of the Gaussian processes, EMNIST and CelebA.
 @pytest.mark.parametrize(
     ("dx", "dy", "released", "expected"),
     [(1, 1, 1_460_951, 1_452_373), (2, 1, 1_461_079, 1_452_501), (2, 3, 1_467_141, 1_458_047)],

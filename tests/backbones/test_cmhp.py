@@ -82,7 +82,7 @@ def test_predictions_for_all_prefixes_in_one_pass_equal_those_for_separate_prefi
 
 @pytest.mark.parametrize("chunk", [4, 128])
 def test_gradients_of_one_pass_over_all_prefixes_equal_those_of_a_loop(chunk: int) -> None:
-    """This holds with and without recomputation of blocks in the backward pass."""
+    """With chunks of 4 prefixes, the backward pass recomputes the blocks. With chunks of 128, it does not."""
     backbone, context = model(CMHP, **SMALL, chunk=chunk), events()
     context.mask[1, :3] = False
     loss, _ = backbone.loss(Episodes(context=context, scored=context.mask), 0.5, torch.Generator())

@@ -155,7 +155,7 @@ def test_noise_is_added_only_in_the_loss_and_is_drawn_from_its_generator() -> No
 
 @pytest.mark.parametrize("question", ["targets", "next"])
 def test_noise_on_present_classes_is_added_to_the_classes_that_precede_the_query(question: str) -> None:
-    """Noise with mean 1000 and standard deviation 0 adds 1000 to the logits of these classes."""
+    """Noise with mean 1000 and standard deviation 0 adds 1000 to the logits of the present classes."""
     ours = model(question, noise=1000.0, noise_std=0.0, noise_on="present", noise_growth=0.0)
     batch = episodes()
     if question == "next":

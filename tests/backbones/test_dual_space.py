@@ -19,15 +19,15 @@ CONTEXTS = [4, 8, 16, 32, 64]
 
 
 def linear_attention(z: np.ndarray, value: np.ndarray, key_query: np.ndarray) -> float:
-    """The bottom-right entry of Z + 1/n W_OV Z Z^T W_KQ Z for the n columns (phi(x_i), y_i) and the query (phi(x_q),
-    0).
+    """Return the bottom-right entry of Z + 1/n W_OV Z Z^T W_KQ Z for the n columns (phi(x_i), y_i) and the query
+    (phi(x_q), 0).
     """
     n = z.shape[1] - 1
     return float((z + value @ z @ z.T @ key_query @ z / n)[-1, -1])
 
 
 def softmax_attention(z: np.ndarray, value: np.ndarray, key_query: np.ndarray) -> float:
-    """The bottom-right entry of W_OV Z softmax(Z^T W_KQ Z), with a softmax per column. The residual term Z is
+    """Return the bottom-right entry of W_OV Z softmax(Z^T W_KQ Z), with a softmax per column. The residual term Z is
     omitted.
     """
     scores = np.exp(z.T @ key_query @ z)
@@ -35,12 +35,12 @@ def softmax_attention(z: np.ndarray, value: np.ndarray, key_query: np.ndarray) -
 
 
 def prompt(phi: np.ndarray, y: np.ndarray, query: np.ndarray) -> np.ndarray:
-    """The columns (phi(x_i), y_i) and (phi(x_q), 0), `(d + 1, n + 1)`."""
+    """Return the matrix `(d + 1, n + 1)` with the columns (phi(x_i), y_i) and (phi(x_q), 0)."""
     return np.vstack([np.column_stack([phi.T, query]), np.append(y, 0.0)])
 
 
 def pattern(d: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The weights of proposition 3.9, with random values for the free entries (*): W_OV, W_KQ and an asymmetric
+    """Return the weights of proposition 3.9, with random values for the free entries (*): W_OV, W_KQ and an asymmetric
     Theta.
     """
     value, key_query = generator.normal(size=(d + 1, d + 1)), np.zeros((d + 1, d + 1))

@@ -9,7 +9,7 @@ from tests.backbones.naive_np import arrays, layer_norm, perceptron
 from tests.backbones.small_np import batch, build, default_parameters, mlp_parameters, unpadded_episode
 
 
-# The dimensions of the Gaussian processes, EMNIST and CelebA.
+# The dimensions of inputs and outputs of the Gaussian processes, EMNIST and CelebA.
 @pytest.mark.parametrize(("dx", "dy", "expected"), [(1, 1, 492_354), (2, 1, 492_482), (2, 3, 493_126)])
 def test_published_sizes(dx: int, dy: int, expected: int) -> None:
     """The model has two embeddings of four linear layers, five attention layers for the context, and six for the

@@ -1,4 +1,4 @@
-"""Both models of event sequences ignore masked events and open intervals."""
+"""THP and CMHP ignore masked events and open intervals."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_rotary_positions_rotate_pairs_of_channels() -> None:
 
 
 def test_with_rotary_positions_attention_depends_only_on_the_distances_between_tokens() -> None:
-    """A shift by 1000 tokens does not change the outputs. A change of the order changes them."""
+    """A shift of all positions by 1000 does not change the outputs. Reversing the order of the points changes them."""
     ours, batch = model("rotary"), points(count=6)
     with torch.no_grad():
         tokens = ours.read_in(batch)

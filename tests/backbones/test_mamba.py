@@ -79,8 +79,8 @@ def test_gradients_equal_those_of_transformers() -> None:
 
 
 def test_weights_are_initialised_as_in_mamba_ssm() -> None:
-    """PyTorch's default for linear layers, output layers divided by sqrt(layers), steps in [0.001, 0.1], A = -(1, ...,
-    S), and D = 1."""
+    """Linear layers have PyTorch's default initialisation, output layers are divided by sqrt(layers), steps are in
+    [0.001, 0.1], A is -(1, ..., S), and D is 1."""
     mixer = model(layers=4, width=64, state=16).layers[1].mixer
     assert mixer.in_proj.weight.std().item() == pytest.approx(1 / math.sqrt(3 * 64), rel=0.05)
     assert mixer.out_proj.weight.std().item() == pytest.approx(1 / math.sqrt(3 * 128) / 2, rel=0.05)

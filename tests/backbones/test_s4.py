@@ -151,7 +151,8 @@ def test_the_size_of_the_state_does_not_depend_on_the_number_of_points(cls: type
 @MODELS
 @pytest.mark.parametrize("count", [11, 201])
 def test_predictions_in_bfloat16_are_close_to_those_in_float32(cls: type[S4D] | type[S4], count: int) -> None:
-    """Both questions are compared, with convolutions by matrix product and by FFT."""
+    """Predictions for `next` and `targets` are compared. Convolutions use a matrix product for 11 points, and the FFT
+    for 201 points."""
     backbone, batch = model(cls, points=count), points(count=count)
     context, x = batch.span(0, count - 2), batch.x[:, :2]
 

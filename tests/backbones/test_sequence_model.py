@@ -207,7 +207,7 @@ def test_a_filter_shorter_than_the_training_sequences_is_refused() -> None:
 
 
 def test_a_filter_is_computed_only_up_to_the_length_of_the_sequence() -> None:
-    """A model for up to half a billion points answers six points without computing a filter of that length."""
+    """A model for up to half a billion points predicts six points without computing a filter for all positions."""
     backbone = model("hyena", max_points=500_000_000)
     assert bool(backbone.predict_next(points(6)).point().isfinite().all())
 

@@ -76,7 +76,7 @@ def test_the_loss_for_next_excludes_unscored_and_masked_points():
 
 
 def test_loss_and_gradients_are_0_without_scored_points():
-    """This occurs while a curriculum has not reached the first scored point."""
+    """A batch has no scored points while a curriculum has not reached the first scored point."""
     mask = torch.ones(2, 3, dtype=torch.bool)
     context = Points(torch.zeros(2, 3, 2), torch.ones(2, 3, 1), mask)
     unscored = Episodes(context=context, scored=torch.zeros_like(mask))

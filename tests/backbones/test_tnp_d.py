@@ -16,7 +16,7 @@ from tests.backbones.small_np import (
 )
 
 
-# The dimensions of the Gaussian processes, EMNIST and CelebA.
+# The dimensions of inputs and outputs of the Gaussian processes, EMNIST and CelebA.
 @pytest.mark.parametrize(("dx", "dy", "expected"), [(1, 1, 222_082), (2, 1, 222_146), (2, 3, 222_790)])
 def test_published_sizes(dx: int, dy: int, expected: int) -> None:
     """The model has an embedding of four layers, six attention layers, and a read-out network of two layers."""

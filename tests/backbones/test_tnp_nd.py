@@ -16,7 +16,7 @@ from tests.backbones.small_np import (
 )
 
 
-# The dimensions of the Gaussian processes, EMNIST and CelebA.
+# The dimensions of inputs and outputs of the Gaussian processes, EMNIST and CelebA.
 @pytest.mark.parametrize(("dx", "dy", "expected"), [(1, 1, 332_821), (2, 1, 332_885), (2, 3, 338_431)])
 def test_published_sizes(dx: int, dy: int, expected: int) -> None:
     """The model is a TNP-D with a read-out network for means only, plus two layers of self-attention and a projection

@@ -37,7 +37,7 @@ def build(name: str, settings: dict[str, object], related: int = 3, **shape: obj
 
 
 def batch(sizes: list[tuple[int, list[int]]] = SIZES) -> Episodes:
-    """Masked episodes of these sizes. Masked values are large."""
+    """Return masked episodes of these sizes. Masked values are large."""
     generator = torch.Generator().manual_seed(0)
     count, sets = len(sizes), 3
 

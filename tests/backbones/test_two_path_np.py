@@ -19,7 +19,7 @@ PUBLISHED = [(1, 1, 4, 2, 3), (2, 1, 5, 3, 4), (2, 3, 6, 3, 5)]
 
 
 def linears(*widths: int) -> int:
-    """The number of parameters of consecutive linear layers."""
+    """Return the number of parameters of consecutive linear layers."""
     return sum(a * b + b for a, b in itertools.pairwise(widths))
 
 

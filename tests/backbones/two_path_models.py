@@ -30,7 +30,7 @@ def build(name: str, head: str = "gaussian", **settings: object) -> Backbone:
 
 
 def batch(sizes: tuple[int, ...] = SIZES, targets: int = 4) -> Episodes:
-    """Masked episodes of these sizes. Masked values are large."""
+    """Return masked episodes of these sizes. Masked values are large."""
     generator = torch.Generator().manual_seed(0)
 
     def points(count: int) -> Points:
@@ -44,13 +44,13 @@ def batch(sizes: tuple[int, ...] = SIZES, targets: int = 4) -> Episodes:
 
 
 def rows(points: Points, episode: int) -> Rows:
-    """The valid points of one episode."""
+    """Return the valid points of one episode."""
     valid = points.mask[episode]
     return points.x[episode][valid].numpy(), points.y[episode][valid].numpy()
 
 
 def reordered_and_padded(points: Points) -> Points:
-    """The same points in reverse order, with a masked point after each."""
+    """Return the points in reverse order, each followed by a masked copy of it."""
     doubled = points.map(lambda t: t.flip(1).repeat_interleave(2, 1))
     is_original = torch.arange(doubled.count) % 2 == 0
     return replace(doubled, mask=doubled.mask & is_original)

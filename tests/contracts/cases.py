@@ -19,8 +19,8 @@ def split_cases(cases: Iterable[tuple[Any, ...]], is_slow: Callable[..., bool]) 
 
     Args:
         cases: arguments of the test, without the contracts.
-        is_slow: called with the arguments of a case and a contract, returns whether only `make test-slow` checks the
-            contract of this case.
+        is_slow: function of the arguments of a case and a contract that returns whether only `make test-slow` checks
+            this contract of the case.
     """
     parameters = []
     for case in cases:

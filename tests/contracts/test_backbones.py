@@ -207,10 +207,10 @@ HEAD_CONTRACTS = {
 SETTINGS_CONTRACTS = HEAD_CONTRACTS | {"saved_weights_give_the_same_answers"}
 
 
-# `make test` also checks only HEAD_CONTRACTS for models of SHARED_READ_OUT with a head other than `gaussian`. Read-in
-# and read-out of these models belong to a base class, and the layers between them do not depend on the type of the
-# labels. For classes and events, `make test` checks all contracts with other backbones of the same base class: `gpt2`,
-# `hybrid`, `cnp`, `tnp`, and two-path models with pooling.
+# `make test` also checks only HEAD_CONTRACTS for models of SHARED_READ_OUT with a head other than `gaussian`. The
+# read-in and read-out layers of these models belong to a base class, and the layers between them do not depend on the
+# type of the labels. For classes and events, `make test` checks all contracts with other backbones of the same base
+# class: `gpt2`, `hybrid`, `cnp`, `tnp`, and two-path models with pooling.
 COMPLETE_SEQUENCE_MODELS = ("gpt2", "hybrid")
 SHARED_READ_OUT = {
     *(name for name in BACKBONES.architectures() if issubclass(BACKBONES.get(name), SequenceBackbone)),

@@ -16,7 +16,8 @@ from iclbench.core.predictor import Predictor, State, StoredPoints
 
 
 class Sound(Predictor):
-    """Predicts the sum over context points of y (1 + x·x'), which does not depend on their order."""
+    """Predicts the sum over context points of y (1 + x·x'), plus the sum of the inputs x' of the target. The prediction
+    does not depend on the order of the context."""
 
     def predict_targets(self, context: Points, x_target: Tensor, related: Points | None = None) -> Point:
         y = context.y * context.mask.unsqueeze(-1)

@@ -72,7 +72,7 @@ def episodes_for(predictor: FittedPredictor) -> Episodes:
 
 
 def kind_of(baseline: str) -> str:
-    """The estimator of a card, or "library" for all classes with the interface of scikit-learn."""
+    """Return the estimator of a card, or "library" for all classes with the interface of scikit-learn."""
     estimator = load_baseline(baseline)[1].estimator
     return "library" if ":" in estimator else estimator
 

@@ -176,7 +176,8 @@ def test_shared_weights_are_equal_on_all_devices():
 
 
 class MarkovOracle(FamilyPredictor):
-    """A correct oracle of chains with order 1: the counts of the tokens that followed the last token plus one."""
+    """A correct oracle of chains with order 1. The probability of a token is proportional to one plus the number of
+    times that it followed the last token."""
 
     family_class, family_name, order, heads = MarkovChains, "markov", "causal", ("categorical",)
 
@@ -232,7 +233,7 @@ def test_oracles_of_a_stream_are_checked_with_their_family(oracle, contract, tmp
             check(family)
 
 
-def test_a_stream_with_inputs_breaks_a_contract():
+def test_streams_with_another_base_class_or_missing_labels_break_a_contract():
     class WithMissingLabels(MarkovChains):
         def sample(self, request):
             episodes = super().sample(request)

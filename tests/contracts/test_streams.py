@@ -29,7 +29,7 @@ def test_sequence_models_pass_the_contracts_on_streams(name: str, head: str) -> 
     backbone = build(name, BACKBONES.get(name.removesuffix("-learned")), MODELS[name], shape)
     episodes = episodes_of(shape)
     assert shape.inputs == ("tokens" if head == "categorical" else "vectors")
-    contracts = [each for each in CONTRACTS if each.is_checkable(backbone, episodes)]
+    contracts = [contract for contract in CONTRACTS if contract.is_checkable(backbone, episodes)]
     check_contracts(contracts, backbone, episodes, Tolerance())
 
 

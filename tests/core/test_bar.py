@@ -21,7 +21,7 @@ def bar(*shape: int, buckets: int = 9, dy: int = 1, seed: int = 0) -> Bar:
 
 
 def borders(buckets: int) -> np.ndarray:
-    """Return the borders for outputs with variance 1, which are quantiles of a normal distribution with variance 3."""
+    """Return the borders: quantiles of a normal distribution with three times the variance of the outputs, `SCALE²`."""
     return stats.norm.ppf(np.arange(1, buckets) / buckets, scale=SCALE * math.sqrt(3))
 
 

@@ -28,8 +28,8 @@ bucket /bucket fuse.goofys rw 0 0
 
 @pytest.fixture(params=["file", "folder", "unsupported"])
 def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The path of a lock. Each test runs with file locks, with folder locks, and with file locks that are not
-    supported.
+    """The path of a lock. Each test runs with file locks, with folder locks, and on a system that does not support
+    file locks.
     """
     if request.param == "folder":
         monkeypatch.setenv("ICLBENCH_LOCKS", "folders")

@@ -59,12 +59,14 @@ class Cuda:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.peak = 100
         self.events: list[str] = []
-        monkeypatch.setattr(torch.cuda, "synchronize", self.of("wait", lambda: None))
-        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", self.of("reset", lambda: self.hold(self.now, 0)))
-        monkeypatch.setattr(torch.cuda, "memory_allocated", self.of("now", lambda: self.now))
-        monkeypatch.setattr(torch.cuda, "max_memory_allocated", self.of("peak", lambda: self.peak))
+        monkeypatch.setattr(torch.cuda, "synchronize", self.recorded("wait", lambda: None))
+        monkeypatch.setattr(
+            torch.cuda, "reset_peak_memory_stats", self.recorded("reset", lambda: self.hold(self.now, 0))
+        )
+        monkeypatch.setattr(torch.cuda, "memory_allocated", self.recorded("now", lambda: self.now))
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", self.recorded("peak", lambda: self.peak))
 
-    def of(self, event, value):
+    def recorded(self, event, value):
         def call(device: str):
             assert device == "cuda:1"
             self.events.append(event)

@@ -140,5 +140,5 @@ def test_out_of_memory_errors_are_not_reported_as_damage(trained_run: Run, monke
     ],
 )
 def test_errors_caused_by_a_limit_on_address_space_are_recognised(error: Exception) -> None:
-    """Under such a limit, the dynamic loader and Python's threads raise other errors."""
+    """Under a limit on address space, the dynamic loader and Python's threads raise other errors."""
     assert is_out_of_memory(error)

@@ -71,7 +71,7 @@ def test_colour_images_have_three_bytes_per_pixel():
 
 
 def with_wrong_checksum(data):
-    """The checksum of the pixels is in the four bytes before the last chunk, which has twelve bytes."""
+    """Change the checksum of the pixels, which is in the four bytes before the last chunk (of twelve bytes)."""
     return data[:-13] + bytes([data[-13] ^ 1]) + data[-12:]
 
 

@@ -15,7 +15,7 @@ from iclbench.evaluation.curves import learning_curve
 
 
 def interrupt_in_set_name() -> None:
-    """Interrupt `__set_name__`. Until version 3.11, Python raises a RuntimeError instead."""
+    """Interrupt `__set_name__`. Python 3.11 and earlier versions replace the KeyboardInterrupt with a RuntimeError."""
 
     class Attribute:
         def __set_name__(self, owner: type, name: str) -> None:

@@ -1,4 +1,5 @@
-"""Code that a card or a run names is executed only if the user trusts it. Classes that the user types are trusted."""
+"""Code that a card or a run names is executed only if the user trusts it. Classes typed on the command
+line are trusted."""
 
 import os
 import re

@@ -101,7 +101,7 @@ def test_a_worktree_has_its_own_commit(tmp_path: Path) -> None:
 
 
 def test_the_repository_of_another_project_is_not_used(tmp_path: Path) -> None:
-    """This holds for a release that is unpacked in another project, and for a package copied into the root of
+    """The commit is unknown if a release is unpacked in another project, or if the package is copied into the root of
     another project.
     """
     vendored = copy_module(tmp_path / "vendor")

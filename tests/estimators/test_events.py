@@ -17,7 +17,7 @@ from tests.refusals import refused
 
 EPISODES, EVENTS, MARKS = 5, 20, 3
 NAMES = ["poisson", "renewal", "markov-marks", "hawkes-mle"]
-# The number of events from which a prediction does not depend on the prior unit of time.
+# From this number of events on, a prediction does not depend on the unit of time in the prior.
 UNIT_FREE = {"poisson": 2, "renewal": 1, "markov-marks": 2, "hawkes-mle": 2}
 
 

@@ -47,7 +47,7 @@ def as_points(sequences: list[tuple[np.ndarray, np.ndarray]]) -> Points:
 
 
 def naive_log_likelihood(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_interval: float = 0.0) -> float:
-    """The log-likelihood, computed as a double sum over all pairs of events."""
+    """Return the log-likelihood, computed as a double sum over all pairs of events."""
     times, mu, A, beta = gaps.cumsum(), process.base, process.branching, process.decay
     end = times[-1] + open_interval
     total = -mu.sum() * end

@@ -44,8 +44,8 @@ def lstsq(x: np.ndarray, y: np.ndarray, query: np.ndarray) -> float:
 
 
 def in_a_random_subspace(points: Points) -> Points:
-    """Project the inputs onto a random subspace. As in the shift `subspace-random`, they are computed in float32, so
-    rounding errors are outside the subspace."""
+    """Project the inputs onto a random subspace. As in the shift `subspace-random`, the inputs are computed in
+    float32, so rounding errors lie outside the subspace."""
     basis = torch.linalg.qr(torch.randn(len(points), 12, 6, generator=torch.Generator().manual_seed(5))).Q
     return Points.full((points.x[..., :6].float() @ basis.mT).double(), points.y)
 
@@ -199,7 +199,7 @@ def test_feature_ridge_equals_scikit_learn() -> None:
 
 @pytest.mark.parametrize("task", ["quadratic", "combination", "relu-network-shared"])
 def test_sampled_feature_weights_have_the_variance_that_the_penalty_assumes(task: str) -> None:
-    """E y² equals the variance times the squared norm of the features, within four standard errors."""
+    """E y² equals the variance of the weights times the squared norm of the features, within four standard errors."""
     family = resolve_task(task, "smoke")[0].build()
     points = family.sample(Request(20_000, 1, torch.Generator().manual_seed(0))).context
     features = family.features(points.x[:, 0]).double()

@@ -129,7 +129,7 @@ def test_work_is_completed_if_a_worker_is_killed() -> None:
 def plain_descent(
     x: np.ndarray, y: np.ndarray, query: np.ndarray, gamma: float, steps: int, transformed: bool
 ) -> float:
-    """Compute gradient descent step by step."""
+    """Return the prediction of gradient descent, computed step by step."""
     k, d = x.shape
     transform = np.eye(d) - gamma * x.T @ x
     transformed_x = x @ transform

@@ -121,8 +121,8 @@ def test_flip_exchanges_the_labels_of_the_two_classes() -> None:
     classes, given = episodes.truth["class"].numpy(), all_labels(episodes)
     trained = classes % 16
     assert (given != trained).all()
-    for row, labelled, own in zip(classes[:500], given[:500], trained[:500], strict=True):
-        other = {label for label, number in zip(own, row, strict=True) if number != row[-1]}
+    for row, labelled, trained_labels in zip(classes[:500], given[:500], trained[:500], strict=True):
+        other = {label for label, number in zip(trained_labels, row, strict=True) if number != row[-1]}
         assert other == {labelled[-1]}
     shares = np.bincount(classes[:, -1], minlength=50) / len(classes)
     assert shares.min() > 0.01 and shares.max() < 0.03
@@ -137,10 +137,10 @@ def test_iwl_contexts_do_not_contain_the_class_of_the_query() -> None:
 
 
 def test_class_means_depend_on_the_split_seed() -> None:
-    first, again, other = (family(split_seed=seed, noise=0.0, p_bursty=0.0) for seed in (0, 0, 1))
-    requests = [each.sample(Request(50, 8, generator(3, "data"))) for each in (first, again, other)]
-    assert torch.equal(requests[0].context.x, requests[1].context.x)
-    assert not torch.equal(requests[0].context.x, requests[2].context.x)
+    first, repeated, other = (family(split_seed=seed, noise=0.0, p_bursty=0.0) for seed in (0, 0, 1))
+    draws = [bursty.sample(Request(50, 8, generator(3, "data"))) for bursty in (first, repeated, other)]
+    assert torch.equal(draws[0].context.x, draws[1].context.x)
+    assert not torch.equal(draws[0].context.x, draws[2].context.x)
 
 
 def test_more_labels_than_classes_are_refused() -> None:

@@ -267,7 +267,7 @@ def test_the_order_of_parts_in_a_combined_shift_has_no_effect():
     gram = (x.transpose(1, 2) @ x).mean(0) / 50
     torch.testing.assert_close(
         gram, 9 * torch.eye(DIM), rtol=0, atol=0.4
-    )  # N(0, 9 I) gives 9, and skewed inputs up to 36
+    )  # the inputs are N(0, 9 I); skewed inputs would have variances up to 36
     residual = y - 2 * noiseless_outputs(episodes, x)
     assert abs(residual.std() - 0.5) < 4 * 0.5 / math.sqrt(2 * residual.numel())
 

@@ -45,7 +45,7 @@ def test_the_pool_depends_only_on_its_seed_and_size() -> None:
     family = pooled()
     assert torch.equal(family.pool, pooled(noise=2.0).pool) and torch.equal(family.pool, pooled(pool_seed=0).pool)
     assert not torch.equal(family.pool, pooled(pool_seed=1).pool)
-    for seed in (1, 2):  # the seed of a run draws only indices
+    for seed in (1, 2):  # the seed of a run determines only the indices
         assert is_in_pool(family, draw(family, seed=seed).truth["weights"]).all()
 
 
@@ -84,7 +84,7 @@ def test_defaults_are_not_part_of_configurations_and_identities() -> None:
 
 
 def test_identities_of_runs_without_a_pool_have_not_changed() -> None:
-    """The values are from the commit before pools."""
+    """The values were computed before pools were added."""
     ids = [identity.run_id(config(task=task)) for task in ("linear", "noisy-linear")]
     assert ids == ["0885abd493e2", "1454bd594474"]
 
@@ -111,7 +111,7 @@ def test_a_pool_that_exceeds_the_memory_and_a_seed_without_a_pool_are_refused() 
 
 
 def dmmse(family, x, y, query, sigma):
-    """The posterior mean over the pool, with the likelihoods of scipy."""
+    """Return the posterior mean over the pool, with likelihoods computed by SciPy."""
     from scipy.special import logsumexp
     from scipy.stats import norm
 

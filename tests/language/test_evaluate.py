@@ -246,7 +246,7 @@ class Broken(Scripted):
 
 
 def test_nan_logits_fail_the_cell(reviews, letters, tmp_path: Path) -> None:
-    """The argmax of NaNs is the first candidate, which would be correct for every second query."""
+    """The argmax of NaNs is the first candidate, which would be correct for some queries."""
     cells = run(tmp_path, Broken({}), [reviews, letters], controls=False)
     assert [(cell.prompts.task.name, bool(cell.reason)) for cell in cells] == [("reviews", True), ("to-upper", True)]
     assert "8 of 8" in str(cells[0].reason)

@@ -130,7 +130,7 @@ def test_every_pass_has_a_mean_on_the_test_and_development_splits(task, tmp_path
 def test_a_summary_replaces_older_ones_that_another_process_may_already_have_removed(
     task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several workers write the same summary, and exactly one summary must exist at any time."""
+    """Several workers write the same summary. Older ones are removed, but at least one must exist at any time."""
     (prompts,) = seed_prompts(task, 1)
     write_cell(tmp_path, PLAIN, prompts, draw_scores(1, 0.5, 4)[0])
     path = summary_path(tmp_path, "model", prompts)

@@ -18,7 +18,8 @@ def test_values_and_gradients_equal_torch_gelu() -> None:
 
 
 def test_a_second_derivative_is_refused() -> None:
-    """It would be silently wrong, because the saved gate is treated as a constant, although it depends on x."""
+    """A second derivative would be silently wrong, because the saved gate is treated as a constant, although it depends
+    on x."""
     x = torch.linspace(-1, 1, 5, requires_grad=True)
     (slope,) = torch.autograd.grad(gelu_tanh(x).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):

@@ -27,7 +27,7 @@ def net(form: str = "tril", scale: float = 1.0, **head: Any) -> CovarianceNet:
 
 
 def vectors() -> tuple[Tensor, Tensor, Tensor]:
-    """Random hidden vectors, means and outputs."""
+    """Return random hidden vectors, means and outputs."""
     generator = torch.Generator().manual_seed(1)
     sizes = (WIDTH, OUTPUTS, OUTPUTS)
     hidden, mean, y = (torch.randn(BATCH, TARGETS, n, generator=generator, dtype=torch.float64) for n in sizes)

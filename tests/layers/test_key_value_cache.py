@@ -1,4 +1,4 @@
-"""Independent queries attend to the cached past and each to itself."""
+"""Each of several independent queries attends to the cached past and to itself."""
 
 import pytest
 import torch

@@ -54,7 +54,7 @@ def test_channel_norm_is_layer_norm_over_axis_0() -> None:
 
 
 def test_channel_norm_refuses_a_second_derivative() -> None:
-    """Otherwise, it would silently ignore how the mean and the scale depend on the input."""
+    """A second derivative would silently ignore how the mean and the scale depend on the input."""
     norm, x = ChannelNorm(4), torch.randn(4, 5, requires_grad=True)
     (slope,) = torch.autograd.grad(norm(x).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):

@@ -1,4 +1,4 @@
-"""Ridge regression after every token against least squares of NumPy and a loop over tokens."""
+"""Ridge regression after every token against least squares in NumPy and a loop over tokens."""
 
 from dataclasses import replace
 
@@ -64,8 +64,8 @@ def test_the_output_is_the_value_of_the_ridge_regression_of_all_tokens_so_far(st
 def test_chunks_equal_the_recurrence(strength: float) -> None:
     inputs, S = terms(70, strength), state()
     expected, expected_state = by_token(inputs, S)
-    whole, final_state = ridge_recurrence(inputs, PENALTY, S)
-    torch.testing.assert_close(whole, expected, atol=1e-10, rtol=1e-10)
+    solutions, final_state = ridge_recurrence(inputs, PENALTY, S)
+    torch.testing.assert_close(solutions, expected, atol=1e-10, rtol=1e-10)
     torch.testing.assert_close(final_state, expected_state, atol=1e-10, rtol=1e-10)
     segments, S = [], state()
     for start, end in ((0, 1), (1, 40), (40, 70)):

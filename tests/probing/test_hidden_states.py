@@ -184,7 +184,8 @@ def test_targets_that_are_absent_or_constant_give_skipped_rows(folder: Path, cel
 
 
 def test_a_probe_of_recall_at_a_key_names_the_nearest_value(tmp_path: Path) -> None:
-    """Values are at odd positions. The table names the only remaining score."""
+    """Keys and values alternate, so the target `value` is not defined after 16 elements. The table has only the other
+    score."""
     run = create(tmp_path, resolve_run("recall", "gru", "smoke", 0, ["train.steps=1"]), "gru")
     train(run)
     cells = list(probe(Context(tmp_path), run, [16], fit=64, test=32))

@@ -36,7 +36,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def files(data: Path, tmp_path: Path) -> Path:
-    """A folder with links to the files, so that a test can replace files."""
+    """A folder with hard links to the generated files, so that a test can replace single files."""
     folder = tmp_path / "files"
     folder.mkdir()
     for path in (data / "era5").iterdir():
@@ -212,7 +212,7 @@ def test_damaged_files_are_refused(files: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("sys.unraisablehook", unraisable.append)
     path = wfde5_files.tair_path(files, 1)
     content = path.read_bytes()
-    header = content.index(b"OHDR") + 20  # in the root group, so that its checksum is wrong
+    header = content.index(b"OHDR") + 20  # a byte of the root group, whose checksum becomes wrong
     flipped = content[:header] + bytes([content[header] ^ 255]) + content[header + 1 :]
     for damaged in (content[: len(content) // 2], content[:100], b"", b"<html>Not Found</html>", flipped):
         path.unlink()
@@ -249,7 +249,7 @@ def test_files_with_axes_larger_than_the_byte_limit_are_refused(files: Path, mon
 
 @pytest.mark.parametrize("preset", ["smoke", "small", "paper"])
 def test_shapes_and_training_budgets_are_the_same_as_for_climate(preset: str) -> None:
-    """Backbones must have the same sizes for both tasks."""
+    """Backbones must have the same sizes on `era5` and on `climate`."""
     era5, climate = (resolve_task(name, preset)[0] for name in ("era5", "climate"))
     assert era5.shape(era5.build()) == climate.shape(climate.build())
     assert load_task("era5")[1].presets[preset].budget == load_task("climate")[1].presets[preset].budget

@@ -34,7 +34,7 @@ def bayes(family: PointProcess, shift: str = "none", **settings: int) -> BayesEv
 
 
 def rates(answer: EventPrediction, gap: float, episodes: int) -> np.ndarray:
-    """Return the density of an event with each mark after a gap."""
+    """Return, for each mark, the density of an event with this mark after the given gap."""
     gaps = torch.full((episodes, POINTS), gap, dtype=torch.float64)
     return (answer.log_density(gaps).unsqueeze(-1) + answer.log_marks(gaps)).exp().numpy()
 
@@ -181,7 +181,7 @@ def test_masked_points_are_ignored() -> None:
         torch.testing.assert_close(means[b][mask[b]], packed_means[b][order[b][mask[b]]])
 
 
-def test_predictions_at_selected_prefixes_agree_and_extreme_gaps_give_finite_predictions() -> None:
+def test_selected_prefixes_do_not_change_predictions_and_extreme_gaps_give_finite_predictions() -> None:
     family = build_family()
     points = in_float64(draw(family, 3, 7)).context
     predictor = bayes(family, processes=128, components=16)

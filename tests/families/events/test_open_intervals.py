@@ -110,7 +110,7 @@ def prompts_of(path: Path, **parameters: Any) -> PromptSet:
 
 
 def test_a_window_without_events_is_a_single_open_interval(tmp_path: Path) -> None:
-    """The window may be at any position in the file."""
+    """A window without events may be at any position in the file."""
     times = [[], [1.0, 2.0], [], [0.5], []] * 3
     path = write(tmp_path / "windows.jsonl", times)
     family = Events(EventParameters(path=str(path), split="file"))
@@ -286,7 +286,7 @@ def test_files_without_window_ends_have_no_open_intervals(tmp_path: Path) -> Non
 def test_a_unit_of_time_shifts_log_likelihoods_by_its_logarithm_and_preserves_scores(
     tmp_path: Path, factor: float, end: float | None
 ) -> None:
-    """This includes predictions before the first event, which depend only on training data."""
+    """Predictions before the first event, which depend only on the training data, are included."""
     times = [sequence for sequence in windows(60, rate=4.0) if sequence or end]
     marks = [[n % 3 for n in range(len(sequence))] for sequence in times]
     names = ("poisson", "renewal", "markov-marks", "hawkes-mle")

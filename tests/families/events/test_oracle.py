@@ -143,7 +143,7 @@ def test_probabilities_of_marks_are_calibrated(kind: str) -> None:
     ],
 )
 def test_wrong_parameters_have_a_higher_loss(kind: str, changes: dict) -> None:
-    """The paired difference exceeds four standard errors. For a change of None, the parameter is transposed."""
+    """The paired difference exceeds four standard errors. If a change is None, the parameter is transposed."""
     episodes = draw(build_family(kind), 400, 32)
     changed = dict(episodes.truth)
     for name, factor in changes.items():
@@ -163,7 +163,8 @@ def predictive_densities(
 ) -> np.ndarray:
     """Compute the density of every gap given the earlier gaps.
 
-    It is an average over oracles with the parameter at `nodes`, weighted by their densities of the earlier gaps.
+    The density is an average over oracles, in which the parameter `name` takes each value of `nodes`. The weight of an
+    oracle is its density of the earlier gaps.
     """
     truth = {
         key: tensor.expand(len(nodes), *tensor.shape[1:])

@@ -119,7 +119,7 @@ def test_gaps_of_a_self_correcting_process_have_a_gompertz_distribution() -> Non
 
 
 def test_the_first_two_gaps_of_a_hawkes_process_agree_with_its_rate() -> None:
-    """The first gap is exponential. The rate of the second gap also has the excitation by the first event."""
+    """The first gap is exponential. The rate during the second gap includes the excitation by the first event."""
     episodes = draw(build_family("hawkes", radius=(0.8, 0.8)), 4000, 2)
     truth, (gaps, marks, _) = truth_of(episodes), gaps_marks_times(episodes)
     total = truth["base"].sum(1)

@@ -26,7 +26,7 @@ def gaps_and_marks(data):
 
 
 def expected_gaps_and_marks(times, marks):
-    """Return what `gaps_and_marks` should give for these absolute times."""
+    """Return the expected result of `gaps_and_marks` for these absolute times."""
     return [np.diff(sequence, prepend=0.0).tolist() for sequence in times], [sequence.tolist() for sequence in marks]
 
 
@@ -215,7 +215,7 @@ def test_increasing_times_are_refused_without_the_option_times(tmp_path):
     ],
 )
 def test_lines_that_are_not_json_are_refused(tmp_path, text, line):
-    """Error codes come from `iclbench.core.json_text`."""
+    """Only the position is checked, because the error codes come from `iclbench.core.json_text`."""
     path = tmp_path / "events.jsonl"
     path.write_text(text)
     with pytest.raises(DataError) as error:

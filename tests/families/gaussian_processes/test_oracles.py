@@ -173,7 +173,7 @@ def test_the_evidence_of_a_node_equals_the_density_computed_by_scipy(shift: str)
 @pytest.mark.parametrize("shift", ["none", "ood-lengthscale"])
 @pytest.mark.parametrize("kernel", [RBF, PERIODIC], ids=KERNELS)
 def test_nodes_have_the_prior_distribution(shift: str, kernel: int) -> None:
-    """Under the prior, log l is uniform. The nodes reproduce its first three moments."""
+    """Under the prior, the log-lengthscale is uniform. The nodes reproduce its first three moments."""
     prior = GPMixture(GPParameters()).prior(shift)
     nodes = Nodes.of(prior, 400, 0.00235)
     weight = nodes.log_prior.exp()[nodes.kernel == kernel].numpy()
@@ -190,7 +190,8 @@ def test_a_prior_with_a_single_kernel_has_a_single_node() -> None:
         assert nodes.kernel.tolist() == [kernel] and math.isclose(float(nodes.lengthscale), 1.3)
 
 
-# A grid in log l that is fine relative to the posteriors below, with weights of the trapezoidal rule for both kernels.
+# A grid of log-lengthscales that is fine relative to the posteriors below, the kernels of both types on this grid, and
+# their weights in the trapezoidal rule.
 LOGS = np.linspace(math.log(0.7), math.log(2.0), 401)
 GRID = [sklearn_kernel(kernel, math.exp(log)) for kernel in (RBF, PERIODIC) for log in LOGS]
 TRAPEZOID = np.tile([0.5, *np.ones(len(LOGS) - 2), 0.5], 2)
@@ -331,7 +332,7 @@ def test_oracle_bayes_is_an_oracle_only_if_its_assumed_prior_is_true(shift: str,
 
 
 def test_related_datasets_from_a_different_process_mislead_oracle_bayes() -> None:
-    """`oracle-bayes` predicts better without these datasets."""
+    """`oracle-bayes` predicts better without the related datasets."""
     shift = "mismatch-rbf"
     episodes = episodes_of(count=16, shift=shift, related=2)
     oracle = bayes(shift=shift, rbf_nodes=40, spacing=0.05)

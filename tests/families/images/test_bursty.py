@@ -98,8 +98,8 @@ def probability_in_two_draws(p):
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_remaining_images_of_bursty_sequences_are_drawn_independently(alpha):
-    """A bursty context has three images of each of two classes, and two remaining images. Each of these belongs to one
-    of the two classes with the sum of their probabilities."""
+    """A bursty context has three images of each of two classes a and b, and two remaining images. Each remaining image
+    belongs to a or b with probability p_a + p_b."""
     bursty, p = family(alpha=alpha, p_bursty=1.0), zipf(50, alpha)
     classes = draw(bursty)[1]
     context, query = classes[:, :8], classes[:, 8:]
@@ -118,7 +118,7 @@ def test_remaining_images_of_bursty_sequences_are_drawn_independently(alpha):
 
 def test_contexts_of_bursty_sequences_are_shuffled():
     """Of the 28 pairs of positions, six share one of the two repeated classes. Each of the two remaining images adds
-    three pairs with probability 2/50, and they share a class with probability 1/50."""
+    three pairs with probability 2/50, and the two remaining images share a class with probability 1/50."""
     classes = draw(family(p_bursty=1.0))[1]
     for one, other in ((0, 1), (2, 3), (0, 7), (6, 7)):
         assert_share(classes[:, one] == classes[:, other], (6 + 2 * 3 * 2 / 50 + 1 / 50) / 28)
@@ -253,7 +253,7 @@ def test_flip_exchanges_the_labels_of_two_trained_classes():
 
 
 def test_anchor_compat_draws_classes_with_replacement():
-    """With ten held-out classes, every tenth sequence has a single class under two labels, so accuracy is at most
+    """With ten held-out classes, one in ten sequences has a single class under two labels, so accuracy is at most
     0.95."""
     bursty = family(anchor_compat=True)
     labels, classes, _ = draw(bursty, "icl")
@@ -266,7 +266,7 @@ def test_anchor_compat_draws_classes_with_replacement():
 
 @pytest.mark.parametrize("test", TESTS)
 def test_anchor_compat_draws_images_of_a_class_without_replacement(test):
-    """This follows `replace=False` in the code of Chan et al., for images that are drawn in one step."""
+    """Images that are drawn in one step are distinct, as with `replace=False` in the code of Chan et al."""
     _, classes, episodes = draw(family(alpha=2.0, train_drawings=15, anchor_compat=True), test, 600)
     images = 20 * classes + episodes.truth["drawing"].numpy()
     assert all(len(set(row)) == 9 for row in images)

@@ -85,8 +85,10 @@ def test_class_mixture_is_the_posterior_over_classes(related: int, shrinkage: fl
             ]
         )
         weights = np.exp(evidence - logsumexp(evidence))
-        of_classes = [conditional_gaussian(m, s, *sets[0], targets)[0] for m, s in zip(means, covariances, strict=True)]
-        np.testing.assert_allclose(prediction.mean[b, :, 0], weights @ np.stack(of_classes), atol=1e-4)
+        class_means = [
+            conditional_gaussian(m, s, *sets[0], targets)[0] for m, s in zip(means, covariances, strict=True)
+        ]
+        np.testing.assert_allclose(prediction.mean[b, :, 0], weights @ np.stack(class_means), atol=1e-4)
         np.testing.assert_allclose(prediction.logits[b, 0].softmax(-1), weights, atol=1e-4)
 
 

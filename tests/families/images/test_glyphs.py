@@ -1,4 +1,4 @@
-"""Procedural characters: identical in all subsets and processes, with distinct classes, and as inky as Omniglot."""
+"""Procedural characters: identical in all subsets and processes, with distinct classes and as much ink as Omniglot."""
 
 import hashlib
 import subprocess

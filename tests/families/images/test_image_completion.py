@@ -319,7 +319,7 @@ def test_the_normaliser_is_the_variance_of_the_intensities(sampling):
 )
 def test_likelihoods_are_capped_as_in_the_released_code(task, cap):
     """On EMNIST, standard deviations are 0.05 + 0.95 softplus, so the cap is log N(0; 0, 0.05²). On CelebA, they are
-    exp, which has no lower bound."""
+    exponentials, which have no positive lower bound."""
     for preset in ("small", "paper"):
         floor = resolve_task(task, preset)[0].floor
         narrowest = Gaussian.from_raw(torch.tensor([0.0, -60.0], dtype=torch.float64), 1, HeadSettings(floor))

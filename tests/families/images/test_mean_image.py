@@ -64,8 +64,8 @@ def test_pixel_at_inverts_display_inputs(sampling: str) -> None:
 
 
 def test_no_other_prediction_without_context_scores_better_on_training_images() -> None:
-    """No other image has a lower squared error, and no other Gaussian with this minimum standard deviation has a higher
-    log-likelihood."""
+    """No other predicted image has a lower squared error, and no other Gaussian with this minimum standard deviation
+    has a higher log-likelihood."""
     family = ImageCompletion(SMALL)
     episodes = family.sample(Request(4000, 28, torch.Generator().manual_seed(3)))
     targets = episodes.targets

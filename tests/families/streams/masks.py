@@ -11,8 +11,8 @@ from iclbench.core.predictor import Predictor
 
 
 def assert_masked_tokens_are_not_read(predictor: Predictor, points: Points, other_token: int) -> None:
-    """Check predictions of eight words of 30 tokens, 40 % of which are masked and replaced by another token: they equal
-    those of the words without the masked tokens."""
+    """Check that predictions for eight words of 30 tokens, of which 40 % are masked and replaced by `other_token`,
+    equal the predictions for the words without the masked tokens."""
     mask = torch.rand(8, 30, generator=torch.Generator().manual_seed(0)) < 0.6
     masked_points = replace(points, y=points.y.masked_fill(~mask, other_token), mask=mask)
     answer = predictor.predict_next(masked_points).logits

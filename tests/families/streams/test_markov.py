@@ -75,7 +75,8 @@ def test_token_frequencies_after_each_context_agree_with_the_transition_row(
 
 
 def test_token_frequencies_are_calibrated() -> None:
-    """Positions are binned by the probability of a token. In each bin, its share is the mean probability."""
+    """Positions are binned by the probability of a token. In each bin, the share of this token is near the mean
+    probability."""
     tokens, rows, _ = tokens_rows_switches(draw(family(symbols=4, order=2), 400, 100))
     for token in range(4):
         p, is_token = rows[:, :-1, token].ravel(), tokens.ravel() == token
@@ -97,7 +98,7 @@ def test_the_first_tokens_are_uniform(order: int) -> None:
     ("concentration", "symbols"), [(0.01, 3), (0.3, 3), (1.0, 2), (1.0, 3), (4.0, 5)], ids=lambda v: str(v)
 )
 def test_rows_have_a_dirichlet_distribution(concentration: float, symbols: int) -> None:
-    """Each probability in a row has a Beta distribution, also under the shift."""
+    """Each probability in a row has a Beta distribution, also if a shift sets the concentration."""
     for chains, shift in (
         (family(symbols=symbols, concentration=concentration), "none"),
         (family(symbols=symbols), f"concentration-{concentration}"),

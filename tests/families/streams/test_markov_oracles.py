@@ -59,9 +59,9 @@ def dirichlet_nodes(symbols: int, concentration: float, count: int) -> tuple[np.
     for rest in range(symbols - 1, 0, -1):
         x, w = special.roots_jacobi(count, rest * concentration - 1, concentration - 1)
         share, w = (x + 1) / 2, w / w.sum()
-        left = 1 - nodes.sum(1)
+        remaining = 1 - nodes.sum(1)
         nodes = np.concatenate(
-            [np.repeat(nodes, count, 0), (left[:, None] * share).reshape(-1, 1)],
+            [np.repeat(nodes, count, 0), (remaining[:, None] * share).reshape(-1, 1)],
             1,
         )
         weights = (weights[:, None] * w).ravel()

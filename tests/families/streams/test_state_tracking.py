@@ -147,7 +147,7 @@ def test_products_are_never_inputs_of_a_model(name: str) -> None:
     other = replace(episodes, targets=replace(targets, y=(targets.y + 1) % 6), truth={})
     with torch.no_grad():
         answer, changed = model.ask(episodes, "next").logits, model.ask(other, "next").logits
-        losses = [float(model.loss(each, 0.0, torch.Generator())[0]) for each in (episodes, other)]
+        losses = [float(model.loss(batch, 0.0, torch.Generator())[0]) for batch in (episodes, other)]
         tokens = episodes.context.y.clone()
         tokens[:, 7:] = (tokens[:, 7:] + 1) % 6
         later = replace(episodes, context=replace(episodes.context, y=tokens))
@@ -184,7 +184,7 @@ def test_the_oracle_is_certain_of_the_product(group: str, generators: str) -> No
 
 
 def probabilities_by_enumeration(group: str, tokens: list[int], length: int) -> np.ndarray:
-    """Count the products of all words of a length."""
+    """Return the frequencies of the products of all words of this length."""
     table = matrices(group)
     counts = np.zeros(len(table))
     for word in product(tokens, repeat=length):
@@ -211,7 +211,7 @@ def test_the_distribution_given_the_number_of_tokens_equals_the_frequencies_in_a
 
 
 def test_the_distribution_of_words_is_right_for_generators_without_their_inverses() -> None:
-    """A swap and a cycle of three objects, whose inverse is not a generator."""
+    """The generators are a swap and a cycle of three objects. The inverse of the cycle is not a generator."""
     tokens = [2, 3]
     rows = word_distributions(tokens, 5, 3).numpy()
     for n in range(6):
@@ -219,7 +219,8 @@ def test_the_distribution_of_words_is_right_for_generators_without_their_inverse
 
 
 def test_the_sign_of_a_product_of_many_transpositions_is_known_from_their_number() -> None:
-    """For long words, half of the elements are equally likely, so the loss is ln(K / 2) and the accuracy 2 / K."""
+    """For long words, half of the K elements are equally likely and the others are impossible, so the loss is ln(K / 2)
+    and the accuracy is 2 / K."""
     for group, length in (("S3", 80), ("S5", 250)):
         words = family(group, "adjacent")
         signs = np.round(np.linalg.det(matrices(group)))

@@ -15,7 +15,7 @@ Frame = pd.DataFrame
 
 
 def encode_column(values: object, new: object = None) -> tuple[np.ndarray, TableEncoder]:
-    """Fit an encoder on a column, and encode the column, or `new` values if given."""
+    """Fit an encoder on a column, and encode the values in `new` (default: the column)."""
     encoder = TableEncoder().fit(Frame({"x": values}))
     return encoder.transform(Frame({"x": values if new is None else new})), encoder
 

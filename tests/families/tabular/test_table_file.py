@@ -62,7 +62,7 @@ def test_the_target_can_be_selected_by_its_number(frame, tmp_path):
 
 
 def test_numbers_do_not_select_columns_by_position_if_columns_are_named_by_numbers(tmp_path):
-    """`--target 2` would be ambiguous."""
+    """`--target 1` could select the first column or the column with the name 1."""
     frame = pd.DataFrame(np.column_stack([X, Y]), columns=[0, 1, 2])
     frame.to_csv(tmp_path / "t.csv", index=False)
     frame.rename(columns=str).to_parquet(tmp_path / "t.parquet")

@@ -240,7 +240,7 @@ def test_any_finite_table_gives_finite_inputs_and_labels(rows):
 
 @pytest.mark.skipif("ICLBENCH_DATA" not in os.environ, reason="ICLBENCH_DATA, the folder of real tables, is not set")
 def test_least_squares_beats_the_mean_on_a_real_table():
-    """The table is airfoil, which is roughly linear. Least squares is fitted on 30 rows."""
+    """The target of the table airfoil is roughly linear in its features. Least squares is fitted on 30 rows."""
     real = Tabular(Tabular.Parameters(dim=5, tables=["airfoil"]), Path(os.environ["ICLBENCH_DATA"]))
     episodes = real.sample(Request(500, 31, new_generator()))
     x, y = episodes.context.x.double(), episodes.context.y.double()

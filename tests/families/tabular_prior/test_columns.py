@@ -43,11 +43,12 @@ def test_layouts_have_the_stated_distributions() -> None:
     is_categorical = layout.categories[is_used] > 0
     assert share(is_categorical) == pytest.approx(0.2, abs=four_standard_errors(0.2, len(is_categorical)))
     categories = layout.categories[layout.categories > 0].double()
-    # The number is exponential with mean 10, rounded and limited to 2 to 32, so P(2) = P(number < 2.5).
+    # The number of categories is an exponential number with mean 10, rounded and limited to the range from 2 to 32, so
+    # P(2) is the probability that the exponential number is less than 2.5.
     assert share(categories == 2) == pytest.approx(1 - math.exp(-0.25), abs=four_standard_errors(0.22, len(categories)))
     assert (int(categories.min()), int(categories.max())) == (2, 32)
     # In half of the tables, half of the columns have missing cells. There may be no room for the indicator of the last
-    # column, so only first columns are counted.
+    # column, so only the first column of each table is counted.
     first = layout.has_missing[:, 0][layout.used > 1]
     assert share(first) == pytest.approx(0.25, abs=four_standard_errors(0.25, len(first)))
     assert not layout.has_missing[layout.used == 1].any()
@@ -113,13 +114,13 @@ def test_categories_are_intervals_of_values_with_codes_in_random_order() -> None
     for table, column in layout.categories.nonzero().tolist():
         count = int(layout.categories[table, column])
         labels_by_value = codes[table, values[table, :, column].argsort(), column].tolist()
-        # Every code is an integer below K and corresponds to one interval of values.
+        # Every code is an integer below the number of categories and corresponds to one interval of values.
         assert set(labels_by_value) <= set(range(count))
         changes = sum(a != b for a, b in pairwise(labels_by_value))
         assert changes == len(set(labels_by_value)) - 1
         in_order += count == 4 and labels_by_value == sorted(labels_by_value)
-    of_four = int((layout.categories == 4).sum())
-    assert of_four > 100 and in_order / of_four < 0.2
+    four_categories = int((layout.categories == 4).sum())
+    assert four_categories > 100 and in_order / four_categories < 0.2
     rows = torch.arange(5) >= layout.columns.unsqueeze(1)
     assert torch.equal(codes.mT[rows], values.mT[rows])
 
@@ -173,5 +174,5 @@ def test_classes_are_intervals_of_values_with_labels_in_random_order() -> None:
     binary = counts == 2
     # In a binary table, the lowest interval has either label with equal probability.
     assert share(by_value[binary, 0] == 0) == pytest.approx(0.5, abs=four_standard_errors(0.5, int(binary.sum())))
-    minority = torch.stack([share_of := (drawn[binary] == 0).double().mean(1), 1 - share_of]).min(0).values
+    minority = torch.stack([zero_share := (drawn[binary] == 0).double().mean(1), 1 - zero_share]).min(0).values
     assert float(minority.min()) > 0.005 and float(minority.quantile(0.1)) > 0.08

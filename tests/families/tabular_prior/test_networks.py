@@ -35,7 +35,7 @@ def draw(tables: int = 60, size: int = 5, seed: int = 0) -> tuple[list[tuple[tor
 
 
 def naive_table(network: Networks, table: int, causes: np.ndarray) -> tuple[dict[int, np.ndarray], np.ndarray]:
-    """Compute the hidden units of layers 2 to L by padded index, without noise, and the output after layer L."""
+    """Return, without noise, the hidden units of layers 2 to L by their index in padded layers, and the output."""
     units, width = int(network.units[table]), network.biases.shape[2]
     biases = network.biases[table].double().numpy()
     hidden = causes @ network.first_weights[table].double().numpy()[:, :units] + biases[0, :units]
@@ -89,7 +89,7 @@ def test_columns_and_target_are_different_units_of_the_network() -> None:
                 causal += 1
                 in_last_layer += chosen[0] // width == layers - 2
                 are_neighbours += max(numbers[1:]) - min(numbers[1:]) <= columns[original]
-    # Half of the targets are placed in the last layer. Some of the others are in it by chance.
+    # Half of the targets are placed in the last layer. Some of the other targets are in it by chance.
     assert 0.5 < in_last_layer / causal < 0.9
     assert 0.5 < are_neighbours / causal < 0.8
 

@@ -15,7 +15,7 @@ def new_generator(seed: int = 0) -> torch.Generator:
 
 
 def naive_value(ensembles: Ensembles, table: int, unit: int, row: list[float]) -> float:
-    """Sum the leaves that a row reaches over all trees."""
+    """Return the sum, over all trees, of the leaves that a row reaches."""
     total = 0.0
     for tree in range(ensembles.leaves.shape[2]):
         leaf = 0
@@ -51,12 +51,12 @@ def test_columns_and_targets_of_causal_tables_are_distinct_ensembles() -> None:
     columns, target = drawn.sample(30, new_generator(2))
     causes = drawn.causes.sample(30, new_generator(2))
     lower = drawn.lower(causes)
-    both = torch.cat([lower, drawn.upper(lower)], 2)
+    units = torch.cat([lower, drawn.upper(lower)], 2)
     for table in range(12):
         chosen = [int(drawn.target[table]), *drawn.columns[table].tolist()]
         assert len(set(chosen)) == 5
-        torch.testing.assert_close(target[table], both[table, :, chosen[0]])
-        torch.testing.assert_close(columns[table], both[table][:, chosen[1:]])
+        torch.testing.assert_close(target[table], units[table, :, chosen[0]])
+        torch.testing.assert_close(columns[table], units[table][:, chosen[1:]])
 
 
 def test_noncausal_tables_have_causes_as_columns_and_trees_read_only_used_columns() -> None:

@@ -178,16 +178,17 @@ def test_every_query_is_answered_after_its_own_demonstrations(model) -> None:
 
 @pytest.mark.parametrize("eta", [0.5, 0.001])
 def test_the_divergence_compares_next_token_distributions_with_the_first_pass(eta: float, model) -> None:
-    """KL(first || later) equals a sum in NumPy. With eta = 0.001, it is near the rounding error of float32."""
+    """The divergence KL(first || later) equals a sum in NumPy. With eta = 0.001, the divergence is near the rounding
+    error of float32."""
     llama, batches = model("llama"), Batches(8)
     queries = questions(llama.tokens, [prompt(UPPER, DEMONSTRATIONS, x) for x in INPUTS], True)
     log_probabilities: dict[int, dict[int, np.ndarray]] = {}
 
     def reply(part, memory, on_prompt_end):
-        of_call = log_probabilities.setdefault(len(log_probabilities) + 1, {})
+        call_log_probabilities = log_probabilities.setdefault(len(log_probabilities) + 1, {})
 
         def record(numbers, next_token):
-            of_call.update(zip(numbers, next_token.double().log_softmax(-1).numpy(), strict=True))
+            call_log_probabilities.update(zip(numbers, next_token.double().log_softmax(-1).numpy(), strict=True))
             on_prompt_end(numbers, next_token)
 
         return generate(llama, part, batches, 1, UNUSED_ENDINGS, memory, record)

@@ -316,7 +316,7 @@ def test_the_identity_depends_only_on_the_files_of_the_model(folder: Path, tmp_p
 
 
 def test_a_generic_tokenizer_is_read_from_its_file_whatever_the_architecture(tmp_path: Path) -> None:
-    """For Qwen2, transformers would replace its pre-tokenisation, so that single spaces would lose their tokens."""
+    """For Qwen2, transformers would replace the pre-tokeniser of the file, so single spaces would lose their tokens."""
     text = "a b\n\nc->d"
     model = load(str(save_tiny_model("qwen2", tmp_path / "qwen2", "chars")))
     assert list(model.tokens(text).ids) == fast_tokenizer("chars")(text)["input_ids"]

@@ -36,7 +36,7 @@ def metaspace_tokenizer() -> Tokenizer:
 
 @settings(max_examples=60, deadline=None)
 @given(st.text(st.sampled_from("ab ->:\nReview café λ😀."), max_size=30))
-def test_decoding_tokens_up_to_the_end_of_a_character_gives_the_text_up_to_there(text: str) -> None:
+def test_decoding_tokens_up_to_the_end_of_a_character_gives_the_text_up_to_this_character(text: str) -> None:
     tokens = BPE(text)
     assert len(tokens.ids) == len(tokens.ends)
     assert BPE.text(tokens.ids) == text

@@ -56,7 +56,7 @@ def test_joined_parts_equal_the_tokens_of_the_complete_text(bos_token: str | Non
 
 
 def test_a_separator_that_is_a_single_token_in_the_complete_text_is_not_split() -> None:
-    """With the tokenizer of GPT-2, a separator that is tokenised separately would be two line breaks."""
+    """Two line breaks are one token before the word Review, and two tokens if the separator is tokenised separately."""
     tokenise = regex_tokenizer(r"\n\n(?=Review)|\w+|\W")
     question = questions(tokenise, reviews("so"), shared=True)[0]
     expected = tokenise(reviews("so")[0].text + " positive")

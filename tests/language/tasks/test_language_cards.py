@@ -91,7 +91,7 @@ def test_names_select_tasks_without_duplicates():
 
 
 def test_omitted_subsets_are_selected_only_by_name():
-    """Table 6 of Deep-Thinking has 20 tasks. It omits five, which are named in appendix C."""
+    """Table 6 of Deep-Thinking has 20 of the 27 tasks. Appendix C names five of the omitted tasks."""
     subsets = {task.subset for task in language_tasks(["bbh"])}
     assert len(subsets) == 20
     left_out = "dyck_languages multistep_arithmetic_two object_counting word_sorting reasoning_about_colored_objects"

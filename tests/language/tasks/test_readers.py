@@ -202,7 +202,7 @@ def test_duplicate_keys_in_json_are_refused(tmp_path):
 
 
 def test_a_json_number_with_thousands_of_digits_is_refused(tmp_path):
-    """Python raises a `ValueError` that is not a `JSONDecodeError`."""
+    """For such a number, Python raises a `ValueError` that is not a `JSONDecodeError`."""
     (tmp_path / "sst2.jsonl").write_text('{"text": "a", "label": ' + "9" * 5000 + "}\n")
     assert_error_names(SHIPPED["sst2"], "sst2.jsonl", "line 1", data_dir=tmp_path)
 

@@ -6,7 +6,7 @@ import torch
 from iclbench.backbones.coqe import CoQESettings
 from iclbench.layers.coqe.logit_noise import LogitNoise
 
-# Steps of a run of 100,000. Up to each step, the mean and the standard deviation grow by
+# Steps in a run of 100,000 steps. Up to each step, the mean and the standard deviation grow by
 # max(0, floor((step - 1e4) / 1e4)) in the released code, and by step // 1e4 in the paper.
 STEPS = [0, 9_999, 10_000, 19_999, 20_000, 29_999, 30_000, 70_000, 99_999]
 

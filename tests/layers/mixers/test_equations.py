@@ -200,14 +200,14 @@ def mesa(m: Mixer, x: Tensor) -> Tensor:
     q, k = (t / (t.square().sum(-1, keepdim=True) + 1e-6).sqrt() for t in (q, k))
     forget, beta = (x @ m.gates.weight.T + m.gates.bias).sigmoid().chunk(2, -1)
     penalty, size = torch.diag_embed(0.25 + torch.log1p(m.penalty.exp())), q.shape[-1]
-    both = torch.cat([k, by_head(v)], -1)  # what H and G sum for each key
+    keys_and_values = torch.cat([k, by_head(v)], -1)  # H sums k k^T, and G sums k v^T
 
     def step(t: int, S: Tensor) -> tuple[Tensor, Tensor]:
-        S = forget[:, t, :, None, None] * S + outer(beta[:, t, :, None] * k[:, t], both[:, t])
+        S = forget[:, t, :, None, None] * S + outer(beta[:, t, :, None] * k[:, t], keys_and_values[:, t])
         solution = torch.linalg.solve(S[..., :size] + penalty, q[:, t])
         return S, readout(S[..., size:], solution)
 
-    o = recurrence(step, size, both.shape[-1])
+    o = recurrence(step, size, keys_and_values.shape[-1])
     return rms(o, m.norm.weight, 1e-6).flatten(2) @ m.out_proj.weight.T
 
 
@@ -335,7 +335,7 @@ def fox(m: Mixer, x: Tensor) -> Tensor:
     q, k, v = (by_head(t) for t in convolved(m, x @ m.in_proj.weight.T).chunk(3, -1))
     forget = (x @ m.gates.weight.T + m.gates.bias).sigmoid()
     answers = torch.empty_like(v)
-    factors = x.new_ones(BATCH, HEADS, 0)  # of exp(q k), for each key
+    factors = x.new_ones(BATCH, HEADS, 0)  # the factor of exp(q k) for each key
     for t in range(TOKENS):
         factors = torch.cat([factors * forget[:, t, :, None], x.new_ones(BATCH, HEADS, 1)], -1)
         scores = torch.einsum("bhk,bshk->bhs", q[:, t], k[:, : t + 1]) / math.sqrt(q.shape[-1])
@@ -351,7 +351,7 @@ def path(m: Mixer, x: Tensor) -> Tensor:
     w = w / (w.square().sum(-1, keepdim=True) + 1e-6).sqrt()
     beta = 2 / (1 + (-(x @ m.beta_proj.weight.T + m.beta_proj.bias)).exp())
     identity, answers = torch.eye(q.shape[-1], dtype=x.dtype), torch.empty_like(v)
-    products = x.new_zeros(BATCH, HEADS, 0, *identity.shape)  # of the matrices after each key
+    products = x.new_zeros(BATCH, HEADS, 0, *identity.shape)  # for each key, the product of the later matrices
     for t in range(TOKENS):
         householder = identity - outer(beta[:, t, :, None] * w[:, t], w[:, t])
         products = torch.cat([householder.unsqueeze(2) @ products, identity.expand(BATCH, HEADS, 1, -1, -1)], 2)

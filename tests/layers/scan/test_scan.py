@@ -15,7 +15,7 @@ from tests.refusals import refused
 def inputs(
     batch: int = 3, tokens: int = 11, channels: int = 5, state: int = 4, dtype: torch.dtype = torch.float32
 ) -> list[Tensor]:
-    """The arguments u, dt, A, B, C and h0 of a scan."""
+    """Return the arguments u, dt, A, B, C and h0 of a scan."""
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
@@ -35,7 +35,7 @@ def inputs(
 
 
 def recurrence(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, Tensor]:
-    """The definition of the scan, computed step by step."""
+    """Compute the scan step by step from its definition."""
     h, ys = h0, []
     for t in range(u.shape[1]):
         h = torch.exp(dt[:, t, None] * A.T) * h + (dt * u)[:, t, None] * B[:, t, :, None]
@@ -77,8 +77,8 @@ def test_tiling_the_batch_does_not_change_results(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("dt", [1e-6, 0.7, 20.0, 200.0])
 def test_the_scan_equals_the_recurrence_for_extreme_step_sizes(dt: float) -> None:
-    """Cumulative sums in log space would give NaN from 0.7 on. With 40 equal decays, the same rounding error
-    accumulates 40 times."""
+    """Cumulative sums in log space would give NaN for step sizes from 0.7 on. With 40 equal decays, the same rounding
+    error accumulates 40 times."""
     arguments = inputs(tokens=40)
     arguments[1] = torch.full_like(arguments[1], dt).requires_grad_()
     assert_equal_with_gradients(arguments, 2e-6)
@@ -124,8 +124,8 @@ def test_torch_compile_treats_the_back_end_as_a_constant() -> None:
 
 
 def test_a_layer_saves_at_most_60_mb_for_the_backward_pass() -> None:
-    """The protocol has 64 sequences, 82 tokens, 512 channels and 16 states. The states at all tokens take 172 MB, and
-    autograd would save three such tensors."""
+    """The training protocol has batches of 64 sequences of 82 tokens, 512 channels and 16 states. The states at all
+    tokens take 172 MB, and autograd would save three such tensors."""
     saved: dict[int, int] = {}
 
     def pack(t: Tensor) -> Tensor:

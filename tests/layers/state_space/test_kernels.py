@@ -20,7 +20,7 @@ def random(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 def discrete(A: np.ndarray, B: np.ndarray, dt: float, method: str) -> tuple[np.ndarray, np.ndarray]:
-    """A and B, discretised by SciPy."""
+    """Return A and B, discretised by SciPy."""
     zeros = np.zeros((1, len(A))), np.zeros((1, 1))
     A, B, *_ = cont2discrete((A, B[:, None], *zeros), dt, method)
     return A, B[:, 0]
@@ -109,7 +109,7 @@ def test_initial_spectra_match_the_papers() -> None:
 
 
 def systems(tokens: int = 24) -> list[StateSpace]:
-    """One system of each class, in float64."""
+    """Return one system of each class, in float64."""
     torch.manual_seed(0)
     return [
         DiagonalStateSpace(5, 16, (1e-3, 1e-1), "lin").double(),
