@@ -1,4 +1,4 @@
-"""`iclbench predict`: predictions for the rows of users' tables, in the many forms that tables have."""
+"""`iclbench predict`: predictions for the rows of users' tables with various formats, headers, columns and targets."""
 
 import json
 from collections.abc import Callable
@@ -214,7 +214,7 @@ def test_columns_are_selected_if_there_are_too_many_and_orders_are_averaged(
     ask(numbers_run, wide(table()), wide(table(5, seed=1)), "power")
     err = capsys.readouterr().err
     assert "4 of the 503 columns" in err
-    assert "kind: category" in err, "plain numbers are last"
+    assert "kind: category" in err, "columns of numbers are listed last"
     assert "488 further columns: number (488)" in err and len(err.splitlines()) < 25 and "--json" in err
     few = table(15)
     by_orders = [

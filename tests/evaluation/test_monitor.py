@@ -1,4 +1,4 @@
-"""Evaluation during training: when it happens, its scores, and that it does not affect training."""
+"""Evaluation during training: its steps, its scores, and equal weights with and without it."""
 
 from functools import partial
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_evaluations_do_not_change_the_weights(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_scores_after_the_last_step_equal_the_scores_of_the_eval_command(tmp_path: Path) -> None:
-    """Buffers must be saved and loaded, and both must evaluate in eval mode."""
+    """Buffers must be saved and loaded, and both evaluations must use eval mode."""
     run = new_run(tmp_path)
     train(run, monitor=Monitor)
     assert not run.load().training

@@ -309,7 +309,7 @@ def test_gaps_are_paired_by_episode(prompts, model, tmp_path: Path):
 
 
 class Functions(Predictor):
-    """Predicts that all outputs of an episode equal one standard normal number, up to a little noise."""
+    """Predicts that all outputs equal one standard normal variable, plus noise with standard deviation 0.1."""
 
     heads = ("gaussian",)
 

@@ -1,4 +1,4 @@
-"""The section on layers: figures and tables of probes, and that probes do not change other sections."""
+"""The section on layers: figures and tables of probes, which do not change other sections."""
 
 from pathlib import Path
 

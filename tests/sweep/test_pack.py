@@ -626,7 +626,7 @@ def test_scores_of_runs_trained_on_another_task_are_not_packed(
 def test_packed_rows_have_the_hash_of_the_current_card(
     swept_grid: tuple[Path, list[GridCell]], packed_results: Path, tmp_path: Path
 ) -> None:
-    """Cells with equal hashes have equal rows, so older rows also hold for the current card."""
+    """Cells with equal hashes have equal rows, so older rows are also valid for the current card."""
     copied = Path(shutil.copytree(packed_results, tmp_path / "again"))
     cells = [
         replace(cell, task_config=cell.task_config.model_copy(update={"card": "changed"}))
