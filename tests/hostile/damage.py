@@ -134,8 +134,8 @@ def _checkpoint(trial: Trial) -> list[str]:
     elif how == "renamed":
         new.rename(folder / f"step-{trial.dice.choice((1, 159, 160, 161, 999_999_999)):09d}.safetensors")
     elif how == "exchanged":
-        both = old.read_bytes(), new.read_bytes()
-        new.write_bytes(both[0]), old.write_bytes(both[1])
+        old_bytes, new_bytes = old.read_bytes(), new.read_bytes()
+        new.write_bytes(old_bytes), old.write_bytes(new_bytes)
     elif how == "foreign":
         new.write_bytes((trial.stage.home / "trained/runs/gpt/model.safetensors").read_bytes())
     else:
