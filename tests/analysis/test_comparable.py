@@ -103,7 +103,7 @@ def test_scores_on_a_different_scale_are_removed() -> None:
     ]
     assert "mine" in line and "two" not in line and comparable.index.tolist() == [0, 1, 2, 3]
     assert drop_other_scales(comparable)[1] == ()
-    for factor, removed in ((1 + 1e-6, set()), (1.01, {"mine"})):  # another machine rounds differently
+    for factor, removed in ((1 + 1e-6, set()), (1.01, {"mine"})):  # rounding differs between machines
         similar = other.assign(score_one="ridge", reason="squared_error: 1 is ridge", normaliser=0.5 * factor)
         values = pd.concat([scores, similar], ignore_index=True)
         assert set(values["run"]) - set(drop_other_scales(values)[0]["run"]) == removed

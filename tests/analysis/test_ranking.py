@@ -330,7 +330,7 @@ def test_rank_ranges_follow_from_corrected_tests() -> None:
     scores = pd.DataFrame({"a": 1 + noise, "b": 1 - noise, "c": 0.9 + noise, "d": 0.5 + 0 * noise})
     assert rank_ranges(scores, list("abcd")) == {"a": (1, 2), "b": (1, 2), "c": (3, 3), "d": (4, 4)}
     assert rank_ranges(scores, ["d", "a"]) == {"d": (2, 2), "a": (1, 1)}
-    few = scores.iloc[:6]  # p = 1/32, times 6
+    few = scores.iloc[:6]  # p = 1/32, and 6/32 after correction for six tests
     assert set(rank_ranges(few, list("abcd")).values()) == {(1, 4)}
     assert rank_ranges(few, ["a", "d"]) == {"a": (1, 1), "d": (2, 2)}
 

@@ -52,7 +52,7 @@ def test_scores_after_the_last_step_equal_the_scores_of_the_eval_command(tmp_pat
     assert not run.load().training
     list(evaluate_run(Context(tmp_path), run, baseline_names=["majority"]))
     after = tables.read_all("values", tmp_path / "tables").query("kind == 'backbone' and evaluator != 'targets'")
-    after = after[after["metric"] != "score"]  # computed from all contestants
+    after = after[after["metric"] != "score"]  # scores depend on all contestants
     columns = ["prompt_set", "evaluator", "metric"]
     last = scored(run).query("axis_value == 12").set_index(columns).sort_index()
     after = after.set_index(columns).sort_index()

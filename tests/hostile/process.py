@@ -219,7 +219,7 @@ class Command:
             preexec_fn=prepare,
             start_new_session=True,
         )
-        process.returncode = 0  # `_wait` waits for the process
+        process.returncode = 0  # prevents a warning of `Popen`, because `_wait` waits for the process
         return process.pid
 
     def _fork(self) -> int:

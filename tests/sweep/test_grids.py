@@ -218,7 +218,7 @@ def test_coqe_and_its_transformer_baseline_have_equal_sizes_and_the_settings_of_
         assert size.keys() == {"coqe-learned", "gpt2-learned", "coqe", "gpt2"}
         for positions in ("-learned", ""):
             pair = size[f"coqe{positions}"], size[f"gpt2{positions}"]
-            assert abs(pair[0] - pair[1]) <= 1, "equal except for the bias of the read-out"
+            assert abs(pair[0] - pair[1]) <= 1, "the sizes are equal except for the bias of the read-out"
 
 
 def _parameters(run: GridRun) -> int:

@@ -309,7 +309,7 @@ def test_a_summary_of_packed_rows_equals_the_summary_of_the_sweep(
         assert len(new_rows) and new_rows["metric"].eq("score").any()
         pd.testing.assert_frame_equal(new_rows, swept_rows)
         assert any(not tables.is_packed(path, packed_copy) for path in CellStore(packed_copy).files(cell)), (
-            "the summary is new"
+            "the summary has been recomputed"
         )
 
 
@@ -550,7 +550,7 @@ def test_different_weights_of_the_same_configuration_do_not_replace_packed_weigh
     before = archive.read_bytes()
     row.unlink()
     pack([cell], CellStore(tmp_path), out)
-    assert archive.read_bytes() == before, "the weights are equal"
+    assert archive.read_bytes() == before, "packing equal weights does not change the archive"
     save_tensors(run.weights, {"weight": torch.ones(2)}, run.signature, digest=True)
     with refused("exists", "'a'", "'reference/a'", "--replace"):
         pack([cell], CellStore(tmp_path), out)
