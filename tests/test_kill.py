@@ -41,7 +41,7 @@ def killed_runs(
         name = f"killed-{attempt}"
         started = time.monotonic()
         count = kill_and_finish(arguments(name), seconds, kills - total, rng)
-        if not count:  # the command was faster than when it was timed
+        if not count:  # the command ended before it was killed, so the expected duration is updated
             seconds = time.monotonic() - started
         total, attempt = total + count, attempt + 1
         yield name

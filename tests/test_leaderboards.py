@@ -24,8 +24,8 @@ from tests.tables.rows import complete_row
 
 SHARED = {"task": "t", "family": "f", "preset": "smoke", "shift": "none", "prompt_set": "p", "status": "ok"}
 SHARED |= {"card": "c", "version": "0", "n_episodes": 10, "normaliser": 1.0}
-# The kind, and the values of two metrics, of which lower values are better. The first metric of `zero` equals that of
-# `knn-3`, but the second one is better.
+# The kind of each contestant, and its values of two metrics (lower is better). The first value of `zero` equals that of
+# `knn-3`, and the second value is better.
 CONTESTANTS = {
     "knn-3": ("baseline", 0.6, 0.8),
     "gpt2": ("backbone", 0.3, 0.3),

@@ -31,7 +31,7 @@ def test_all_builtin_families_can_be_imported():
     assert sorted(FAMILIES.available()) == FAMILIES.names()
 
 
-def test_entries_without_inputs_are_streams_of_tokens_or_vectors_and_the_backbones_that_read_them():
+def test_all_streams_and_the_backbones_that_read_them_are_registered_as_without_inputs():
     families = {name: FAMILIES.get(name) for name in FAMILIES.builtin_entries}
     streams = {name for name, family in families.items() if family.is_stream}
     assert streams == {name for name, entry in FAMILIES.builtin_entries.items() if entry.without_inputs}

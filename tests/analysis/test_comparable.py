@@ -17,7 +17,7 @@ from iclbench.analysis.comparable import (
 
 
 def rows(runs: Iterable[tuple[str, int, str | None]], backbone: str = "coqe") -> pd.DataFrame:
-    """A row for every run, seed and variant."""
+    """Return a table with a row for each triple of run, seed and variant."""
     return tables.frame(
         "values",
         [
@@ -103,7 +103,7 @@ def test_scores_on_a_different_scale_are_removed() -> None:
     ]
     assert "mine" in line and "two" not in line and comparable.index.tolist() == [0, 1, 2, 3]
     assert drop_other_scales(comparable)[1] == ()
-    for factor, removed in ((1 + 1e-6, set()), (1.01, {"mine"})):  # another machine rounds differently
+    for factor, removed in ((1 + 1e-6, set()), (1.01, {"mine"})):  # rounding differs between machines
         similar = other.assign(score_one="ridge", reason="squared_error: 1 is ridge", normaliser=0.5 * factor)
         values = pd.concat([scores, similar], ignore_index=True)
         assert set(values["run"]) - set(drop_other_scales(values)[0]["run"]) == removed
@@ -171,7 +171,7 @@ def test_a_run_that_was_trained_on_another_task_gets_the_length_of_its_longest_p
 
 
 def test_spans_that_differ_by_rounding_are_one_scale() -> None:
-    """The spans 1 and 1 + 1e-8 count as one, so that most scores (8 of 13) have this span."""
+    """The spans 1 and 1 + 1e-8 count as equal, so most scores (8 of 13) have this span."""
     spans = [1.0] * 4 + [1.0 + 1e-8] * 4 + [0.5] * 5
     scores = rows([(f"run-{i}", 0, "a") for i in range(len(spans))])
     scores = scores.assign(metric="score", score_of="squared_error", score_one="ridge", normaliser=spans)
@@ -186,7 +186,8 @@ def test_spans_that_differ_by_rounding_are_one_scale() -> None:
     ("span", "other", "is_same"), [(1.0, 1.00009, True), (1.0, 1.00011, False), (1e-9, 2e-9, False)]
 )
 def test_spans_of_one_scale_differ_by_less_than_one_in_ten_thousand(span: float, other: float, is_same: bool) -> None:
-    """The smaller span is that of the first and the last of four runs. An unknown span differs from the others."""
+    """Of four runs, the first and the last have the same span, and the span of the third run is unknown. An unknown
+    span differs from all known spans."""
     scores = rows([(name, 0, "a") for name in ("one", "two", "three", "four")])
     scores = scores.assign(metric="score", score_of="squared_error", score_one="ridge")
     comparable, lines = drop_other_scales(scores.assign(normaliser=[span, other, None, span]))
@@ -243,7 +244,7 @@ def test_the_prompt_set_of_most_runs_is_used() -> None:
 
 
 def test_messages_about_unused_prompt_sets_are_sorted_by_task_and_prompt_set() -> None:
-    """The prompt set z has more runs than y and q."""
+    """The number of runs does not change the order: the prompt set z has more runs than y and q."""
     runs = rows([(f"run-{i}", i, "a") for i in range(6)])
     prompt_sets = {"t": ["p", "p", "p", "z", "z", "y"], "s": ["p", "p", "p", "p", "p", "q"]}
     values = joined(*(runs.assign(task=task, prompt_set=names) for task, names in prompt_sets.items()))
@@ -329,7 +330,7 @@ def test_methods_on_prompts_of_a_removed_run_are_not_averaged_with_those_on_the_
     assert all(name in line for name in ("bursty", "small", "none", "(q)", "2 runs", "evaluate"))
     assert used(joined(run, zero, orphans.assign(shift="noisy-1")))[0] == ["p", "p", "q", "q"]
     assert used(orphans) == (["q", "q"], ())
-    # The failed row of a run stays, and its message is shown.
+    # The failed row of a run is kept, because reports show its message.
     failed = run.assign(run="two", prompt_set="q", status="failed", reason="r", value=pd.NA, n_context=pd.NA)
     assert used(joined(run, zero, orphans, failed))[0] == ["p", "p", "q"]
 

@@ -1,4 +1,4 @@
-"""Titles and order of the tests of families in reports."""
+"""Titles and chance levels of the tests of families in reports, and the names that are tests."""
 
 from importlib.metadata import EntryPoint
 

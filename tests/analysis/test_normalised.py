@@ -209,11 +209,11 @@ def test_differences_are_paired_and_have_the_unit_of_scores(evaluator: str, metr
 def test_without_a_span_or_scores_of_single_episodes_no_difference_is_computed(evaluator: str) -> None:
     sizes = {} if evaluator == "next" else {"n_context": 4, "n_related": 0}
     rows = [row | {"evaluator": evaluator} for row in (MODEL, ZERO)]
-    both = [errors_of(run, A.tolist(), **sizes) for run in ("m-s0", "zero")]
-    for errors in both:
+    error_rows = [errors_of(run, A.tolist(), **sizes) for run in ("m-s0", "zero")]
+    for errors in error_rows:
         assert contest_of(*rows, errors=errors).difference("m", "zero") is None
     unknown = [row | {"normaliser": None} for row in rows]
-    assert contest_of(*unknown, errors=[*both[0], *both[1]]).difference("m", "zero") is None
+    assert contest_of(*unknown, errors=[*error_rows[0], *error_rows[1]]).difference("m", "zero") is None
 
 
 def test_differences_are_computed_over_common_seeds() -> None:

@@ -225,7 +225,7 @@ def test_only_successful_models_and_baselines_count_as_comparisons(contestants: 
     for other in others:
         assert beaten_in(tables.frame("values", pd.concat([values, other])), errors) == expected
     (defeat,) = beaten_in(tables.frame("values", pd.concat([values, row])), errors)
-    assert defeat.low < expected[0].low, "with an additional baseline"
+    assert defeat.low < expected[0].low, "an additional baseline makes the interval wider"
 
 
 def test_oracles_are_sorted_by_name_and_so_are_equally_good_winners(contestants: Contestants, tmp_path: Path) -> None:

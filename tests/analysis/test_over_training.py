@@ -100,7 +100,8 @@ def contest_of(rows: list[dict[str, object]], evaluator: str, metric: str, span:
 def branch_rows(
     run: str, evaluator: str, metric: str, values: dict[int, float], steps: int = 40
 ) -> list[dict[str, object]]:
-    """A run with score 0.5 and value 1, its branches with a value for each number of steps, and its training curve."""
+    """Return the rows of a run with score 0.5 and value 1, of its branches with the given value for each number of
+    steps, and of its training curve."""
     row: dict[str, object] = {"run": run, "contestant": run[0], "kind": "backbone", "task": "t", "family": "f"}
     row |= {"preset": "smoke", "shift": "none", "status": "ok", "card": "c", "version": "0", "value": 1.0}
     measured = row | {"evaluator": evaluator, "metric": metric}

@@ -303,7 +303,8 @@ def test_a_larger_group_with_fewer_tasks_is_preferred_if_its_tests_can_be_signif
 
 
 def test_the_largest_group_is_ranked_on_all_of_its_tasks() -> None:
-    """Twelve backbones share 3 tasks. Seven further tasks have a to d and another one, and four have a to d only."""
+    """Twelve backbones share 3 tasks. Seven further tasks have scores of a to d and one other backbone, and four have
+    scores of a to d only."""
     scores = pd.DataFrame(np.random.default_rng(0).random((14, 12)), columns=list("abcdefghijkl"))
     scores.iloc[3:, 4:] = np.nan
     for n in range(7):
@@ -313,8 +314,9 @@ def test_the_largest_group_is_ranked_on_all_of_its_tasks() -> None:
 
 
 def test_a_task_that_applies_to_some_backbones_does_not_remove_the_others() -> None:
-    """As in the reference: 5 of 12 backbones lack one of 14 tasks, on which 6 further backbones are evaluated; on 9
-    tasks, only the 12 are evaluated. All 12 are ranked on 13 tasks and not 7 on 14."""
+    """The numbers are those of the reference results. Of 12 backbones, 5 lack one of 14 tasks, on which 6 further
+    backbones are evaluated. On 9 tasks, only the 12 backbones are evaluated. All 12 are ranked on 13 tasks instead of
+    7 on 14 tasks."""
     scores = pd.DataFrame(np.random.default_rng(0).random((14, 28)), columns=[f"b{n}" for n in range(28)])
     scores.iloc[4:13, 12:] = scores.iloc[13, 7:12] = scores.iloc[13, 18:] = np.nan
     ranked = complete_scores(scores)
@@ -328,7 +330,7 @@ def test_rank_ranges_follow_from_corrected_tests() -> None:
     scores = pd.DataFrame({"a": 1 + noise, "b": 1 - noise, "c": 0.9 + noise, "d": 0.5 + 0 * noise})
     assert rank_ranges(scores, list("abcd")) == {"a": (1, 2), "b": (1, 2), "c": (3, 3), "d": (4, 4)}
     assert rank_ranges(scores, ["d", "a"]) == {"d": (2, 2), "a": (1, 1)}
-    few = scores.iloc[:6]  # p = 1/32, times 6
+    few = scores.iloc[:6]  # p = 1/32, and 6/32 after correction for six tests
     assert set(rank_ranges(few, list("abcd")).values()) == {(1, 4)}
     assert rank_ranges(few, ["a", "d"]) == {"a": (1, 1), "d": (2, 2)}
 

@@ -115,7 +115,7 @@ def test_the_expected_best_of_k_rates_is_the_mean_over_all_choices_of_k_common_r
     for k in (1, 2, 3, 4):
         by_hand = np.mean([min(choice) for choice in combinations(AREAS["a"], k)])
         assert curves.expected_score("a", k) == pytest.approx(by_hand)
-    assert curves.expected_score("b", 1) is None, "at one rate it diverged"
+    assert curves.expected_score("b", 1) is None, "the model b diverged at one of the rates"
     choices = [[v for v in choice if v is not None] for choice in combinations(AREAS["b"], 2)]
     assert curves.expected_score("b", 2) == pytest.approx(np.mean([min(values) for values in choices]))
 

@@ -143,7 +143,7 @@ def test_a_contestant_with_a_failed_seed_has_a_reason_and_no_value() -> None:
 
 
 def test_published_rows_and_rows_during_training_have_no_leaderboard() -> None:
-    """A diverged run appears in every leaderboard, so that an additional leaderboard would not be empty."""
+    """A diverged run is listed in every leaderboard, so an additional leaderboard would not be empty."""
     values = tables_of()[0]
     zero = values[values["run"].eq("zero") & values["metric"].eq("auc")]
     published = zero.assign(kind="published", run="paper", contestant="paper")

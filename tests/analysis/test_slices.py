@@ -105,11 +105,11 @@ def test_there_is_a_slice_for_each_measured_task_preset_and_training_length() ->
     assert results.slice_keys == [("t", "grid", None), ("t", "smoke", 8), ("t", "smoke", 16), ("u", "smoke", None)]
     assert [(task.task, task.preset, task.length) for task in results.slices] == results.slice_keys
     assert results.trained_lengths_by_run == {"u-m-s0": 4, "m-s0": 8, "n-s0": 16, "g-s0": 4}
-    whole, short, long = (Slice(results, "t", "smoke", n) for n in (None, 8, 16))
-    assert [task.id for task in (whole, short)] == ["t-smoke", "t-smoke-trained-8"]
-    assert [task.name for task in (whole, short)] == ["t", "t (8)"]
-    assert whole.title in short.title and "8" in short.title and "t" in whole.title and "smoke" in whole.title
-    assert len(whole.rows) == 5 and "Results" not in repr(whole)
+    overall, short, long = (Slice(results, "t", "smoke", n) for n in (None, 8, 16))
+    assert [task.id for task in (overall, short)] == ["t-smoke", "t-smoke-trained-8"]
+    assert [task.name for task in (overall, short)] == ["t", "t (8)"]
+    assert overall.title in short.title and "8" in short.title and "t" in overall.title and "smoke" in overall.title
+    assert len(overall.rows) == 5 and "Results" not in repr(overall)
     # Rows without a known length belong to every slice.
     assert short.rows[["run", "n_context"]].to_numpy().tolist() == [["m-s0", 8], ["zero", 8], ["zero", 2]]
     assert long.rows[["run", "n_context"]].to_numpy().tolist() == [["n-s0", 16], ["zero", 16], ["zero", 2]]

@@ -34,7 +34,7 @@ class Parameters(BaseSettings):
 
 
 class Blobs(Family):
-    """Vectors around random centres. The label of a vector is its centre."""
+    """Vectors around random centres. The label of a vector is the index of its centre."""
 
     Parameters = Parameters
     questions = frozenset({"targets"})

@@ -140,7 +140,7 @@ def test_a_training_set_larger_than_the_context_causes_one_warning(causal_run: R
 
 
 def test_a_run_trained_with_as_many_points_as_there_are_rows_uses_all_rows(tmp_path: Path) -> None:
-    """`ContextSizeWarning` advises to train such a run."""
+    """The message of `ContextSizeWarning` recommends training such a run."""
     task = icl.task("linear", preset="smoke", points=40)
     long_run = icl.train(task, "gpt2", results=tmp_path, steps=1, progress=False)
     X, y = np.eye(40, 2), np.arange(40.0)

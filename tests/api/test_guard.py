@@ -212,7 +212,7 @@ def test_evaluating_a_model_that_is_not_in_single_precision_raises_an_error(dtyp
 
 
 def test_threads_that_share_a_model_restore_its_training_mode() -> None:
-    """The first thread leaves the block while the second thread is still inside."""
+    """The first thread leaves its `eval_mode` block while the second thread is still in its own block."""
     entered, may_leave, training_modes = threading.Event(), threading.Event(), []
     model = icl.CNP(icl.task("linear", "smoke", dim=2), width=8).train()
 

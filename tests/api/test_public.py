@@ -1,4 +1,5 @@
-"""The public names of `import iclbench as icl` are imported on first use, complete, and not hidden by modules."""
+"""The public names of `import iclbench as icl` are imported on first use, documented, listed in the stub, and not
+hidden by modules."""
 
 import ast
 import importlib

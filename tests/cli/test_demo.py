@@ -18,7 +18,7 @@ def test_the_demo_writes_a_report_and_a_repeated_demo_computes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(demo.GRIDS, "functions", str(tiny_grid(tmp_path, backbones=("gpt2",))))
-    # A worker process would import torch.
+    # Use no worker process, because it would have to import torch.
     monkeypatch.setattr("iclbench.cli.sweep_run.worker_pool", lambda slots, threads: InlineExecutor())
     monkeypatch.setattr("iclbench.report.build", partial(build, only=["heat-map"]))
     results = tmp_path / "results"

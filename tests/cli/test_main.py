@@ -29,9 +29,9 @@ LARGE_LIBRARIES = ("torch", "pandas", "sklearn", "transformers", "xgboost", "pya
 
 
 def heavy_imports(folder: Path, *commands: list[str]) -> dict[str, list[str]]:
-    """Run these commands in one new process in the folder. Return the large libraries that each command has loaded.
+    """Run these commands in one new process in the folder. Return the large libraries that are loaded after each one.
 
-    Commands without large libraries are omitted.
+    Commands after which no large library is loaded are omitted.
     """
     code = (
         "import json, sys; from iclbench.cli.main import main; libraries = {}\n"

@@ -223,7 +223,7 @@ def test_a_table_without_information_is_refused(
     assert err.count("\n") == 1 and all(word in err for word in ("mine.csv", *words))
 
 
-def test_a_file_has_the_encoding_of_many_columns(
+def test_the_encoding_of_many_columns_is_written_to_a_file(
     trained_run: Run, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wide = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 30))).add_prefix("x")

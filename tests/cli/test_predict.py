@@ -1,4 +1,4 @@
-"""`iclbench predict`: predictions for the rows of users' tables, in the many forms that tables have."""
+"""`iclbench predict`: predictions for the rows of users' tables with various formats, headers, columns and targets."""
 
 import json
 from collections.abc import Callable
@@ -214,7 +214,7 @@ def test_columns_are_selected_if_there_are_too_many_and_orders_are_averaged(
     ask(numbers_run, wide(table()), wide(table(5, seed=1)), "power")
     err = capsys.readouterr().err
     assert "4 of the 503 columns" in err
-    assert "kind: category" in err, "plain numbers are last"
+    assert "kind: category" in err, "columns of numbers are listed last"
     assert "488 further columns: number (488)" in err and len(err.splitlines()) < 25 and "--json" in err
     few = table(15)
     by_orders = [
@@ -253,14 +253,18 @@ def test_labels_are_those_of_the_file(classes_run: Run, ask: Ask, classes: list[
     assert {line.rsplit(",", 2)[0].strip('"') for line in answer.out.read_text().splitlines()[1:]} <= {*classes}
 
 
-def test_words_for_missing_values_are_labels_next_to_other_text(classes_run: Run, ask: Ask, capsys: Capture) -> None:
+def test_words_for_missing_values_are_labels_if_another_label_is_text(
+    classes_run: Run, ask: Ask, capsys: Capture
+) -> None:
     train = table().assign(kind=["weak", "NA", "None", ""] * 10)
     assert labels(ask(classes_run, train, table(3, seed=1), "kind")) == {"weak", "NA", "None"}
     err = capsys.readouterr().err
     assert all(word in err for word in ("NA (10 rows)", "None (10 rows)", "10 of 40 rows"))
 
 
-def test_words_for_missing_values_next_to_numbers_are_missing(classes_run: Run, ask: Ask, capsys: Capture) -> None:
+def test_words_for_missing_values_are_missing_if_labels_are_numbers_or_truth_values(
+    classes_run: Run, ask: Ask, capsys: Capture
+) -> None:
     for classes in (["1", "2"], ["01", "02"], ["True", "False"]):
         train = table().assign(kind=[*classes, "NA", "None"] * 10)
         assert labels(ask(classes_run, train, table(3, seed=1), "kind")) == {*classes}
@@ -321,7 +325,7 @@ def test_a_header_of_numbers_is_known_from_the_training_table(numbers_run: Run, 
     np.testing.assert_allclose(predictions, ask(numbers_run, train, new, "power").predictions())
 
 
-def test_a_table_without_the_header_of_the_other_is_refused(numbers_run: Run, ask: Ask, capsys: Capture) -> None:
+def test_two_tables_are_refused_if_only_one_has_a_header(numbers_run: Run, ask: Ask, capsys: Capture) -> None:
     frame = table()[["wind", "height", "power"]]
     rows = frame.to_csv(index=False, header=False)
     assert ask(numbers_run, frame, rows, "power").code == 2
@@ -330,7 +334,7 @@ def test_a_table_without_the_header_of_the_other_is_refused(numbers_run: Run, as
     check_one_line(capsys.readouterr().err, "a.csv", "first line")
 
 
-def test_a_header_of_numbers_needs_the_option(numbers_run: Run, ask: Ask, capsys: Capture) -> None:
+def test_a_header_of_numbers_needs_the_option_header(numbers_run: Run, ask: Ask, capsys: Capture) -> None:
     train = table()[["wind", "height", "power"]].set_axis(["0", "1", "2"], axis=1)
     assert ask(numbers_run, train, train, "2").code == 2
     check_one_line(capsys.readouterr().err, "--header", "--no-header")

@@ -137,7 +137,7 @@ def test_the_table_of_ranks_has_a_column_per_number_of_contexts(
     assert code == 0, err
     lines = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.startswith(("con", "least", RUN))}
     assert lines["contestant"] == ["m=4", "m=8", "m=12"]
-    assert lines["least-squares"][1::2] == ["(3)", "(3)", "(3)"], "three dimensions"
+    assert lines["least-squares"][1::2] == ["(3)", "(3)", "(3)"], "the inputs have three dimensions"
     effective = [float(lines[name][-2]) for name in list(lines)[1:]]
     assert len(effective) == 2 and effective == sorted(effective), "effective ranks are sorted in ascending order"
 

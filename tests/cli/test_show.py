@@ -137,6 +137,6 @@ def test_a_preset_is_refused_except_for_tasks_and_grids(
     [("mamba2", ["10,416 numbers", "linear", "grid"]), ("attention", ["grows with the sequence"])],
 )
 def test_the_state_of_a_mixer_is_shown(name: str, texts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """The number is that of the documented results."""
+    """The number of values in the state equals the number in docs/sequence-mixers.md."""
     out = " ".join(show(name, capsys=capsys).split())
     assert all(text in out for text in texts) and values_of("cnp")["state"] == ""

@@ -223,7 +223,7 @@ def test_queries_are_answered_while_the_input_is_open_and_an_interrupt_saves_the
         process.stdin.write("0,1,0,-1\n0,0,0,?\n")
         process.stdin.flush()
         assert process.stdout.readline().startswith("0.0,0.0,0.0,"), "the second point was read"
-        # Python ignores a signal between its last check and its wait for the next line.
+        # Python handles a signal that arrives just before it waits for the next line only after that line.
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130

@@ -12,7 +12,7 @@ ELEMENTS = {"markov": ["0", "2", "1"], "linear-system": ["0.5", "-0.1", "0.2"]}
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs with learned positions for three elements and the predicted one."""
+    """A results folder with a run per task. Positions are learned, and training sequences have five elements."""
     folder = tmp_path_factory.mktemp("trained")
     options = ["-o", "task.points=4", "-o", "train.steps=2", "-o", "backbone.layers=1", "-o", "backbone.width=8"]
     for task in ELEMENTS:
@@ -53,7 +53,7 @@ def test_json_lines_of_vectors_have_no_inputs(results: Path, capsys: pytest.Capt
 def test_a_stream_longer_than_in_training_is_refused_in_one_line_also_after_a_saved_state(
     run: str, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The models take in four elements and predict the fifth."""
+    """In training, the models read four elements and predict the fifth."""
     first, *others = ELEMENTS[run]
     code, out, err = stream(results, run, [first, first, *others, "?", first, "?"], capsys=capsys)
     (line,) = [line for line in err.splitlines() if line.startswith("error: ")]

@@ -19,8 +19,8 @@ UNIT = 60.0
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three runs on event logs in seconds, with minutes as the unit of the model. Sequences are observed from time 0,
-    or, for the run `first`, from their first event."""
+    """A results folder with three runs. The times of their event log are in seconds, and the unit of the models is a
+    minute. Sequences are observed from time 0 or, for the run `first`, from their first event."""
     folder = tmp_path_factory.mktemp("trained")
     times = torch.rand(8, 20, generator=torch.Generator().manual_seed(0)).cumsum(1)
     rows = [json.dumps({"times": (60 * each).tolist(), "marks": [n % 3 for n in range(20)]}) for each in times]

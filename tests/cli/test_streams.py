@@ -74,7 +74,7 @@ def test_a_closed_pipe_is_not_an_error(monkeypatch: pytest.MonkeyPatch, capsys: 
     """An example is `iclbench list tasks | head -1`."""
     reader, writer = os.pipe()
     os.close(reader)
-    monkeypatch.setattr(terminal, "out", Console(soft_wrap=True))  # a console for this test
+    monkeypatch.setattr(terminal, "out", Console(soft_wrap=True))  # other tests do not share this console
     with monkeypatch.context() as patched, open(writer, "w", closefd=False) as closed:
         patched.setattr(sys, "stdout", closed)
         assert main(["list", "tasks"]) == 1

@@ -43,7 +43,7 @@ BETTER = [
 
 
 def board(values: list[dict[str, object]] | pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Return the table without the columns that all leaderboards share, except `tuned`."""
+    """Return the table without the columns that all leaderboards share. The column `tuned` is not removed."""
     columns, lines = leaderboard(tables.frame("values", values))
     shared = {column.title for name, column in COLUMNS.items() if column.on_terminal and name != "tuned"}
     indices = [index for index, title in enumerate(columns) if title not in shared]
@@ -133,7 +133,7 @@ def test_the_notes_below_a_table_explain_episode_numbers_adjusted_likelihoods_an
 
 
 def test_joint_scores_that_condition_on_true_targets_are_explained_in_a_note(tmp_path: Path) -> None:
-    """Other joint likelihoods are in the same column."""
+    """The column also contains joint likelihoods that do not condition on true targets."""
     joint = [row for run in ("model", "better") for row in rows(run, "backbone", "log_likelihood_joint", [-0.4])]
     teacher_forced = rows("better", "backbone", "log_likelihood_teacher_forced", [-0.4])
     without_targets = tables.frame("values", [*MODEL, *BETTER, *joint])

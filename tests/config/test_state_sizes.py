@@ -101,12 +101,12 @@ def test_the_search_meets_the_state_budget_and_the_parameter_budget(task: str, b
     assert config.backbone.settings["state_budget"] == size
 
 
-def test_mixers_of_a_hybrid_share_the_rows_of_the_search() -> None:
+def test_a_hybrid_of_two_mixers_meets_the_state_budget() -> None:
     config = config_with_state("linear", "hybrid", 2048, 'backbone.mixers=["mamba2", "gated-deltanet"]')
     assert abs(sizes(config)[0] / 2048 - 1) <= STATE_TOLERANCE
 
 
-def test_a_large_state_has_fewer_heads_and_not_a_narrow_model() -> None:
+def test_a_large_state_needs_fewer_heads_but_not_a_narrow_model() -> None:
     usual = resolve_run("linear", "deltanet", "grid").backbone.settings
     small, large = (config_with_state("linear", "deltanet", size).backbone.settings for size in (1536, 8192))
     assert small["heads"] == usual["heads"] == 4 and large["heads"] < 4
@@ -123,7 +123,7 @@ def test_a_model_whose_usual_state_is_near_the_budget_does_not_change() -> None:
 
 
 def test_the_search_is_deterministic_and_rarely_builds_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model of this size is built in two milliseconds, so that the search takes less than a second."""
+    """A model of this size is built in two milliseconds, so the search takes less than a second."""
     built = []
     build = state_sizes.model_to_measure
     monkeypatch.setattr(state_sizes, "model_to_measure", lambda *args: built.append(args) or build(*args))
@@ -206,9 +206,9 @@ def test_runs_without_a_state_budget_keep_their_ids() -> None:
 
 
 def test_the_nearest_value_is_at_the_last_crossing_if_sizes_first_fall() -> None:
-    """A narrow model needs many rows, so it may have more parameters than a wider one."""
+    """For a state of fixed size, a narrow model needs many rows, so it may have more parameters than a wider one."""
 
     def size(value: int) -> int:
         return 400 // value + value**2
 
-    assert nearest_value(size, 200, 1) == 13  # 199; also near 2
+    assert nearest_value(size, 200, 1) == 13  # size(13) is 199, and size(2) is 204

@@ -19,7 +19,7 @@ def drawn_figures(reference: Reference) -> dict[str, Figure]:
 def test_every_cell_of_the_heat_map_equals_the_tables(drawn_figures: dict[str, Figure]) -> None:
     data = drawn_figures["heat-map-grid"].data
     cells = data[data["panel"].eq(data["panel"].iloc[0])].set_index(["row", "contestant"])["label"].to_dict()
-    assert numbers((FOLDER / "heat-map-grid.svg").read_text()) == cells, "`make figures` redraws it"
+    assert numbers((FOLDER / "heat-map-grid.svg").read_text()) == cells, "`make figures` redraws the figure"
 
 
 def test_the_learning_curves_equal_the_tables(drawn_figures: dict[str, Figure], tmp_path: Path) -> None:
@@ -27,4 +27,4 @@ def test_the_learning_curves_equal_the_tables(drawn_figures: dict[str, Figure], 
     (path,) = draw({name: drawn_figures[name]}, tmp_path)
     drawn = lines(path.read_text())
     assert {"gpt2", "mamba", "s4d", "ridge"} < drawn.keys()
-    assert lines((FOLDER / f"{name}.svg").read_text()) == drawn, "`make figures` redraws it"
+    assert lines((FOLDER / f"{name}.svg").read_text()) == drawn, "`make figures` redraws the figure"

@@ -45,7 +45,7 @@ PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMo
 def missing_requirement() -> str | None:
     """Return the reason why SLURM cannot start, or None."""
     if os.geteuid() != 0:
-        return "only root can start the SLURM for tests"
+        return "only root can start SLURM for the tests"
     programs = [name for name in ("slurmctld", "slurmd", "sbatch", "srun") if shutil.which(name) is None]
     return f"no {', '.join(programs)}: apt-get install slurm-wlm" if programs else None
 

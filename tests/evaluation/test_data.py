@@ -29,7 +29,7 @@ def test_every_published_number_on_an_image_task_names_its_data() -> None:
 
 
 def test_all_numbers_published_with_coqe_are_on_omniglot() -> None:
-    """Tables 1 and 2 have five noise levels and three models, each with in-context and in-weight accuracy."""
+    """Table 1 has five noise levels and table 2 has three models, each with in-context and in-weight accuracy."""
     procedural, omniglot = (load_task(name)[1].published for name in ("bursty-alpha1", "bursty-omniglot-alpha1"))
     assert procedural == omniglot and len(procedural) == 16
     assert {number.data["glyphs"] for number in procedural} == {"omniglot"}

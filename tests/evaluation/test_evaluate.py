@@ -87,7 +87,7 @@ def test_options_of_evaluate_run_apply_to_all_cells(config: RunConfig, load_call
     results = []
     for cell in evaluate_run(Context(tmp_path, tmp_path), run, ("none", "orthants"), **options, on_start=on_start):
         results.append(cell)
-        assert len(begun) == len(results), "called before each cell"
+        assert len(begun) == len(results), "`on_start` is called before each cell"
         assert cell.reason is None and cell.pack_name == "" and cell.prompts.data_dir == tmp_path
     assert facts(results) == [(name, shift, 7, False) for shift in ("none", "orthants") for name in ("gpt2", "mean")]
     assert begun == [(name, shift) for name, shift, _, _ in facts(results)]

@@ -1,4 +1,4 @@
-"""Evaluation during training: when it happens, its scores, and that it does not affect training."""
+"""Evaluation during training: its steps, its scores, and equal weights with and without it."""
 
 from functools import partial
 from pathlib import Path
@@ -46,13 +46,13 @@ def test_evaluations_do_not_change_the_weights(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_scores_after_the_last_step_equal_the_scores_of_the_eval_command(tmp_path: Path) -> None:
-    """Buffers must be saved and loaded, and both must evaluate in eval mode."""
+    """Buffers must be saved and loaded, and both evaluations must use eval mode."""
     run = new_run(tmp_path)
     train(run, monitor=Monitor)
     assert not run.load().training
     list(evaluate_run(Context(tmp_path), run, baseline_names=["majority"]))
     after = tables.read_all("values", tmp_path / "tables").query("kind == 'backbone' and evaluator != 'targets'")
-    after = after[after["metric"] != "score"]  # computed from all contestants
+    after = after[after["metric"] != "score"]  # scores depend on all contestants
     columns = ["prompt_set", "evaluator", "metric"]
     last = scored(run).query("axis_value == 12").set_index(columns).sort_index()
     after = after.set_index(columns).sort_index()

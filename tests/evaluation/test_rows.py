@@ -140,7 +140,7 @@ def test_an_evaluation_of_the_question_next_writes_all_columns(task: TaskConfig,
 
 
 def test_the_values_file_is_written_last(task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it exists, the cell is complete."""
+    """If the values file exists, the cell is complete."""
     written: list[str] = []
     monkeypatch.setattr(tables, "write", lambda name, *rest: written.append(name))
     empty: cells.Tables = {"values": [], "errors": [], "costs": []}

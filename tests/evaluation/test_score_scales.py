@@ -1,4 +1,4 @@
-"""Which contestants score 0 and 1 if others are missing, failed, tied or not significantly better."""
+"""Which contestants score 0 and 1 if others are missing, failed, equally good or not significantly better."""
 
 import shutil
 from pathlib import Path

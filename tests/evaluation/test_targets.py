@@ -309,7 +309,7 @@ def test_gaps_are_paired_by_episode(prompts, model, tmp_path: Path):
 
 
 class Functions(Predictor):
-    """Predicts that all outputs of an episode equal one standard normal number, up to a little noise."""
+    """Predicts that all outputs equal one standard normal variable, plus noise with standard deviation 0.1."""
 
     heads = ("gaussian",)
 
@@ -427,7 +427,7 @@ def test_contestant_and_oracle_are_compared_at_the_same_number_of_related_datase
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["tnp", "aaa"])  # one sorts after "summary", the other before it
+@pytest.mark.parametrize("name", ["tnp", "aaa"])  # names after and before "summary" in alphabetical order
 def test_rows_of_gaps_and_scores_have_the_columns_of_their_contestant(prompts, model, tmp_path: Path, name: str):
     for one in (contestant(model, name, trained_on="elsewhere"), *baselines(prompts, ["oracle-kernel", "zero"])):
         evaluate_cell(tmp_path, one, prompts)
@@ -503,7 +503,7 @@ def test_only_means_over_nonfinite_scores_fail(tmp_path: Path):
     values = tables.read_all("values", tmp_path)
     keys = ["metric", "n_related", "axis", "axis_value"]
     nan_rows, sound = (values[values["run"].eq(name)].set_index(keys).sort_index() for name in ("broken", "sound"))
-    assert nan_rows.index.equals(sound.index), "both have the same rows"
+    assert nan_rows.index.equals(sound.index), "a broken contestant has the same rows as a sound one"
     rows = nan_rows.reset_index()
     is_affected = rows["n_related"].eq(2) & ~(rows["axis"].eq("n_context") & rows["axis_value"].le(4)).fillna(False)
     assert set(rows.loc[rows["status"].eq("failed"), "n_related"]) == {2}
@@ -522,7 +522,9 @@ def test_examples_are_predicted_with_zero_one_and_all_related_datasets():
     prompts = PromptSet(resolve_task("gp-mixture", "smoke", SMALL | {"max_related": 3})[0], "smoke")
     rows = examples.prediction_rows(contestant(Counter(), "counter"), prompts).query("role == 'predicted'")
     assert (rows["value"] == rows["n_related"]).all()
-    assert sorted(rows["n_related"].unique()) == [0, 1, 3], "none, one and all"
+    assert sorted(rows["n_related"].unique()) == [0, 1, 3], (
+        "predictions are made with none, one and all of the related datasets"
+    )
     rows_without = examples.prediction_rows(contestant(Prior(), "prior"), prompts)
     assert rows_without["n_related"].unique().tolist() == [0], "the predictor does not use related datasets"
 

@@ -29,11 +29,11 @@ def _run_at_once(trial: Trial, arguments: Sequence[str], results: str) -> list[s
     for outcome in outcomes:
         complaints += check_outcome(outcome, {0, 1})
         if outcome.code == 1 and "another process" not in outcome.err:
-            complaints.append(f"failed next to an equal command: {outcome.last[:200]!r}")
+            complaints.append(f"failed while a copy of the command ran: {outcome.last[:200]!r}")
         if outcome.code == 0 and arguments in (EVAL, PROBE) and outcome.out != trial.stage.outputs[arguments]:
-            complaints.append(f"{arguments[0]} prints other numbers next to an equal command")
+            complaints.append(f"{arguments[0]} prints different numbers while a copy of the command runs")
     if all(outcome.code for outcome in outcomes):
-        complaints.append("none of them succeeded")
+        complaints.append("all copies of the command failed")
     if arguments == LONG:
         weights = trial.results / "runs/long/model.safetensors"
         if not weights.is_file() or weights.read_bytes() != trial.stage.weights:

@@ -278,7 +278,7 @@ def _check_report(trial: Trial) -> list[str]:
 
 
 def _foreign_rows(trial: Trial) -> list[str]:
-    """Add a value table of another source with hostile names and numbers."""
+    """Add a value table from another source, with hostile names and numbers."""
     import pandas as pd
 
     trial.copy()
@@ -384,7 +384,7 @@ def _table_faults(trial: Trial) -> list[str]:
 
 
 def _lines(trial: Trial) -> list[str]:
-    """Send lines to a stream that are not points."""
+    """Send lines that are not points to a stream."""
     trial.copy("trained")
     bad = trial.dice.choice(
         [t.encode(errors="surrogatepass") for t in TEXTS]
@@ -407,7 +407,7 @@ def _lines(trial: Trial) -> list[str]:
     if outcome.code == 0 and "nan" in outcome.out.lower():
         complaints.append(f"answers NaN: {outcome.out.splitlines()[-1]}")
     if before and not (trial.folder / "kept").is_file():
-        complaints.append("what was learned before is lost")
+        complaints.append("the state before the invalid line was not saved")
     return [f"line {bad[:40]!r}: {c}" for c in complaints]
 
 
@@ -439,7 +439,7 @@ def _pickle(trial: Trial) -> list[str]:
 
 
 def _code(trial: Trial) -> list[str]:
-    """Name a module in a run or a card. It must not be imported without trust."""
+    """Name a module in a run or a card. The module must not be imported, because it is not trusted."""
     trial.copy()
     canary = trial.folder / "canary"
     (trial.folder / "evil.py").write_text(f"open({str(canary)!r}, 'w').write('x')\nclass Evil: pass\n")
@@ -473,7 +473,7 @@ def _code(trial: Trial) -> list[str]:
             f"{arguments[0]}: {c}" for c in check_outcome(trial.run(arguments, path=[trial.folder]), {0, 1, 2})
         ]
         if canary.exists():
-            complaints.append(f"{' '.join(arguments)} ran code that a file named")
+            complaints.append(f"{' '.join(arguments)} executed a module that a file names")
             canary.unlink()
     return complaints
 

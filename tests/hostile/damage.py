@@ -63,20 +63,20 @@ def _check_reader(trial: Trial, arguments: Sequence[str], target: Path) -> list[
     complaints += trial.check_tables() if is_recomputed else trial.check_tables({name: bytes_of}, complete=False)
     is_named = "damaged" in outcome.err or target.name in outcome.err
     if outcome.code == 0 and arguments in (EVAL, PROBE) and outcome.out != trial.stage.outputs[arguments]:
-        complaints.append(f"{arguments[0]} prints other numbers, exit code 0")
+        complaints.append(f"{arguments[0]} prints different numbers with exit code 0")
     if outcome.code == 0 and arguments == REPORT and not is_named and target.exists():
         ours, theirs = (contents(p / "report/tables") for p in (trial.results, trial.stage.home / "results"))
         differing = [n for n in theirs if ours.get(n) != theirs[n]]
         if differing and target.name not in (trial.results / "report/index.html").read_text():
-            complaints.append(f"report shows other tables without a word: {differing[:3]}")
+            complaints.append(f"report shows different tables without a message: {differing[:3]}")
     return [f"{arguments[0]}: {complaint}" for complaint in complaints]
 
 
 def _result_file(
     trial: Trial, pattern: str, readers: Sequence[Sequence[str]], damages: Sequence[str] = DAMAGES
 ) -> list[str]:
-    """Damage a file of the results folder. If the user deletes it, as errors advise, the command restores all
-    tables.
+    """Damage a file of the results folder. After the user deletes the file, as error messages advise, the command
+    restores all tables.
     """
     trial.copy()
     target = trial.dice.choice(sorted(trial.results.glob(pattern)))
@@ -96,7 +96,7 @@ def _result_file(
 
 
 def _weights(trial: Trial) -> list[str]:
-    """Damage weights. All commands refuse them. After they are deleted, the same command trains identical weights."""
+    """Damage weights. All commands refuse them. After they are deleted, training again gives identical weights."""
     trial.copy()
     target = trial.results / "runs/gpt/model.safetensors"
     good = target.read_bytes()
@@ -109,7 +109,7 @@ def _weights(trial: Trial) -> list[str]:
     if wrong and (outcome.code == 0 or (target.is_file() and target.read_bytes() != good)):
         complaints += [f"{wrong[0]} was computed with damaged weights"] if outcome.code == 0 else []
     if outcome.code == 0 and how != "gone" and target.is_file() and target.read_bytes() != good:
-        complaints.append("evaluated without notice")
+        complaints.append("evaluated damaged weights without a message")
     if trial.dice.random() < 0.5:
         complaints += check_outcome(
             trial.run(trial.dice.choice((PROBE, ("cost", "gpt", "--points", "4", "--episodes", "2"))))
@@ -117,12 +117,12 @@ def _weights(trial: Trial) -> list[str]:
     _repair(target)
     complaints += check_outcome(trial.run(TRAIN), {0})
     if not target.is_file() or target.read_bytes() != good:
-        complaints.append("trained again, the weights are different")
+        complaints.append("the weights are different after training again")
     return [f"weights, {how}: {complaint}" for complaint in complaints]
 
 
 def _checkpoint(trial: Trial) -> list[str]:
-    """Damage a checkpoint. The run continues from an earlier one and ends with the same weights."""
+    """Damage a checkpoint. The run continues from an earlier checkpoint and ends with the same weights."""
     trial.copy("half")
     folder = trial.results / "runs/long/checkpoints"
     old, new = sorted(folder.glob("step-*.safetensors"))
@@ -134,8 +134,8 @@ def _checkpoint(trial: Trial) -> list[str]:
     elif how == "renamed":
         new.rename(folder / f"step-{trial.dice.choice((1, 159, 160, 161, 999_999_999)):09d}.safetensors")
     elif how == "exchanged":
-        both = old.read_bytes(), new.read_bytes()
-        new.write_bytes(both[0]), old.write_bytes(both[1])
+        old_bytes, new_bytes = old.read_bytes(), new.read_bytes()
+        new.write_bytes(old_bytes), old.write_bytes(new_bytes)
     elif how == "foreign":
         new.write_bytes((trial.stage.home / "trained/runs/gpt/model.safetensors").read_bytes())
     else:
@@ -143,7 +143,7 @@ def _checkpoint(trial: Trial) -> list[str]:
     outcome = trial.run(LONG)
     complaints, weights = check_outcome(outcome, {0, 1, 2}), trial.results / "runs/long/model.safetensors"
     if outcome.code == 0 and not weights.is_file():
-        complaints.append("exit code 0, and no weights")
+        complaints.append("exit code 0, but no weights")
     if weights.is_file() and weights.read_bytes() != trial.stage.weights:
         complaints.append("the finished weights differ from those of the undisturbed run")
     return [f"checkpoint, {how}: {complaint}" for complaint in complaints]
@@ -268,7 +268,8 @@ def _write_event_log(path: Path, sequences: int = 20, marks: int = 2, step: floa
 
 
 def _data_that_change(trial: Trial) -> list[str]:
-    """Change the data of a run. Its predictions do not change, and it is neither trained nor scored on the new data."""
+    """Change the data of a run. Its predictions do not change. By default, training and scoring on the new data are
+    refused."""
     trial.copy("")
     log, keys = trial.folder / "log.jsonl", ("train.steps=3", "train.batch=2", "backbone.width=8", "backbone.layers=1")
     _write_event_log(log)

@@ -20,17 +20,17 @@ def _recovers(trial: Trial, arguments: Sequence[str], results: str) -> list[str]
     outcome = trial.run(arguments)
     complaints = check_outcome(outcome, {0})
     if arguments == LONG and outcome.code == 0:
-        complaints += ["other weights"] * (
+        complaints += ["the weights differ"] * (
             (trial.results / "runs/long/model.safetensors").read_bytes() != trial.stage.weights
         )
     tables = value_tables(trial.results)
     complaints += [
-        f"{name} holds other numbers"
+        f"{name} has different numbers"
         for name, content in trial.stage.values.items()
         if tables.get(name, content) != content
     ]
     if arguments in (EVAL, PROBE) and outcome.code == 0 and outcome.out != trial.stage.outputs[arguments]:
-        complaints.append("prints other numbers")
+        complaints.append("prints different numbers")
     return [f"afterwards: {c}" for c in complaints + check_no_temporary_files(trial.results)]
 
 
@@ -62,7 +62,7 @@ def _read_only(trial: Trial) -> list[str]:
         path.chmod(0o755)
     complaints = check_outcome(outcome, {0, 1, 2}) + check_unchanged(before, contents(trial.results))
     if arguments == EVAL and (outcome.code != 0 or outcome.out != trial.stage.outputs[EVAL]):
-        complaints.append(f"eval with everything done does not print its table: {outcome.last[:200]!r}")
+        complaints.append(f"eval of completed cells does not print its table: {outcome.last[:200]!r}")
     return [f"read-only results, {arguments[0]}: {c}" for c in complaints]
 
 
@@ -92,7 +92,7 @@ def _closed(trial: Trial) -> list[str]:
     if how in ("stderr", "all"):
         complaints = [c for c in complaints if "without" not in c and "with 0 lines" not in c]
     if how == "full" and outcome.code == 0 and arguments != TRAIN:
-        complaints.append("exit code 0, and nothing of the answer was written")
+        complaints.append("exit code 0, but no output was written")
     return [f"{how}, {' '.join(arguments[:2])}: {c}" for c in complaints + trial.check_tables(complete=False)]
 
 
@@ -124,10 +124,10 @@ def _language(trial: Trial) -> list[str]:
     if arguments in (EVAL, PROBE) and "ascii" not in how:
         outputs = ["".join(text.split()) for text in (outcome.out, trial.stage.outputs[arguments])]
         if how != "narrow" and outputs[0] != outputs[1]:
-            complaints.append("prints other numbers")
+            complaints.append("prints different numbers")
         for number in trial.stage.outputs[arguments].split() if environment.get("COLUMNS") in ("80", "40") else ():
             if number not in outcome.out:
-                complaints.append(f"{number} is missing in {environment['COLUMNS']} columns")
+                complaints.append(f"{number} is missing at a width of {environment['COLUMNS']} columns")
                 break
     return [f"{how} {environment.get('COLUMNS', '')}, {' '.join(arguments[:2])}: {c}" for c in complaints]
 
@@ -179,7 +179,7 @@ def _moved(trial: Trial) -> list[str]:
     command = Command(LONG, trial.folder).start()
     time.sleep(trial.dice.uniform(0.1, 1.0) * trial.stage.seconds[LONG])
     moved, run = trial.dice.random() < 0.5, trial.results / "runs/long"
-    if (run / "model.safetensors").exists():  # all files are written already
+    if (run / "model.safetensors").exists():  # training has finished
         return check_outcome(command.end(), {0})
     if trial.results.exists():
         try:
@@ -194,7 +194,7 @@ def _moved(trial: Trial) -> list[str]:
         and not (trial.folder / "elsewhere/runs/long/model.safetensors").is_file()
     ):
         complaints.append("exit code 0, but weights or their configuration are missing")
-    return [f"results {'moved' if moved else 'deleted'} in training: {c}" for c in complaints]
+    return [f"results {'moved' if moved else 'deleted'} during training: {c}" for c in complaints]
 
 
 KINDS: dict[str, Kind] = {

@@ -81,7 +81,7 @@ def _evaluation(trial: Trial, sent_signal: signal.Signals, fresh: bool) -> list[
     repeated = trial.run(EVAL)
     complaints += check_outcome(repeated, {0}) + check_same_numbers(undisturbed, value_tables(trial.results))
     if repeated.code == 0 and repeated.out != trial.stage.outputs[EVAL]:
-        complaints.append("eval prints other numbers than undisturbed")
+        complaints.append("eval prints different numbers than an undisturbed command")
     return complaints
 
 
@@ -92,7 +92,7 @@ def _probe(trial: Trial, sent_signal: signal.Signals) -> list[str]:
     undisturbed = {name: content for name, content in trial.stage.values.items() if "probe" in name}
     complaints += check_outcome(repeated, {0}) + check_same_numbers(undisturbed, value_tables(trial.results))
     if repeated.code == 0 and repeated.out != trial.stage.outputs[PROBE]:
-        complaints.append("probe prints other numbers than undisturbed")
+        complaints.append("probe prints different numbers than an undisturbed command")
     return complaints
 
 
@@ -103,11 +103,11 @@ def _report(trial: Trial, sent_signal: signal.Signals) -> list[str]:
     old = index.read_bytes()
     complaints = check_end(run_and_signal(trial, REPORT, sent_signal), sent_signal, polite=sent_signal == INT)
     if index.read_bytes() != old:
-        complaints.append("the page is not the one of an undisturbed report")
+        complaints.append("the page differs from that of an undisturbed report")
     repeated = trial.run(REPORT)
     complaints += check_outcome(repeated, {0}) + trial.check_tables() + check_page(index)
     if index.read_bytes() != old:
-        complaints.append("the repeated command writes another page")
+        complaints.append("the repeated command writes a different page")
     return complaints
 
 
@@ -155,7 +155,7 @@ def _numbers(out: str) -> list[float]:
 
 
 def _sweep(trial: Trial, sent_signal: signal.Signals) -> list[str]:
-    """Interrupt a sweep. After a signal to the parent process, its workers end."""
+    """Interrupt a sweep by a signal to its parent process. The repeated command gives the undisturbed tables."""
     trial.copy("")
     outcome = run_and_signal(trial, SWEEP, sent_signal, fresh=True)
     complaints = check_end(outcome, sent_signal, polite=False)

@@ -1,4 +1,4 @@
-"""Plug-ins that raise, return nonsense, exit, print or sleep: errors name the plug-in, and stored numbers do not
+"""Plug-ins that raise errors, return nonsense, exit, print or sleep: errors name the plug-in, and stored numbers do not
 change.
 """
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SECONDS = 120.0  # a command that takes longer is considered hung
-# Modules that are imported once, before any fork. `cli.terminal` is missing, because it inspects its stdout on import.
+# Modules that are imported once, before any fork. `cli.terminal` is excluded, because it inspects stdout on import.
 MODULES = (
     "torch",
     "pandas",
@@ -219,7 +219,7 @@ class Command:
             preexec_fn=prepare,
             start_new_session=True,
         )
-        process.returncode = 0  # `_wait` waits for the process
+        process.returncode = 0  # prevents a warning of `Popen`, because `_wait` waits for the process
         return process.pid
 
     def _fork(self) -> int:
@@ -284,14 +284,14 @@ def preload() -> None:
 
 
 def _give_up_capabilities() -> None:
-    """Drop all capabilities by capset(2), in version 3 of its interface."""
+    """Drop all capabilities with capset(2) (version 3 of its interface)."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()):
         raise OSError(ctypes.get_errno(), "capset")
 
 
 def _addresses() -> int:
-    """Return the bytes of address space of this process."""
+    """Return the size of the address space of this process in bytes."""
     fields = Path("/proc/self/statm").read_text().split()
     return int(fields[0]) * os.sysconf("SC_PAGE_SIZE")
 

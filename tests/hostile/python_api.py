@@ -149,7 +149,7 @@ def _api(trial: Trial, kind: str) -> list[str]:
         f"{name} fails alone: {alone[:200]}" for (name, _), (alone, _) in zip(calls, pairs, strict=True) if ":" in alone
     ]
     complaints += [
-        f"{name} of seed {seed} gives another answer: {other[:200]}"
+        f"{name} of seed {seed} gives a different result: {other[:200]}"
         for (name, seed), (alone, other) in zip(calls, pairs, strict=True)
         if alone != other
     ]
@@ -169,7 +169,8 @@ def _threads(trial: Trial) -> list[str]:
 
 
 def _plug_in(trial: Trial) -> list[str]:
-    """Train with a plug-in that changes the default dtype or device on import, which must not change the weights."""
+    """Train with a plug-in that changes the default dtype, the default device or gradient tracking on import. This must
+    not change the weights."""
     from safetensors.torch import load_file
 
     trial.copy("")
@@ -190,7 +191,7 @@ def _plug_in(trial: Trial) -> list[str]:
         tensors = load_file(weights) if weights.is_file() else {}
         weights_by_run.append({key: (str(t.dtype), t.tolist()) for key, t in tensors.items()})
     if weights_by_run[0] != weights_by_run[1] or not weights_by_run[0]:
-        complaints.append("other weights")
+        complaints.append("the weights differ")
     return [f"{state}: {complaint}" for complaint in complaints]
 
 

@@ -43,7 +43,7 @@ def test_permitted_outcomes_give_no_complaints(outcome: Outcome) -> None:
         (make_outcome(1, err="error: KeyError: 1 (this is a bug; --debug shows where)\n"), "this is a bug"),
         (make_outcome(2, err="error: a\nerror: b\n"), "2 lines"),
         (make_outcome(2, err="no\n"), "0 lines"),
-        (make_outcome(1), "without a word"),
+        (make_outcome(1), "without output"),
         (make_outcome(130, err="error: stopped\n"), "without 'interrupted'"),
         (make_outcome(2, err=f"error: {'x' * 1000}\n"), "a line of 1007 characters"),
         (make_outcome(0, "\x1b[31mred"), "control characters"),
@@ -56,7 +56,7 @@ def test_each_kind_of_faulty_outcome_gives_a_complaint(outcome: Outcome, complai
 def test_missing_and_changed_files_are_detected() -> None:
     expected = {"a": b"1", "b": b"2"}
     assert verdicts.check_same_numbers(expected, expected) == []
-    assert verdicts.check_same_numbers(expected, {"a": b"1", "b": b"3"}) == ["b holds other numbers"]
+    assert verdicts.check_same_numbers(expected, {"a": b"1", "b": b"3"}) == ["b has different numbers"]
     assert verdicts.check_same_numbers(expected, {"a": b"1"}) == ["b is missing"]
     assert verdicts.check_same_numbers(expected, {"a": b"1", "b": b"x"}, damaged={"b": b"x"}) == []
     assert verdicts.check_unchanged(expected, {"a": b"0"}) == ["a is changed", "b is lost"]

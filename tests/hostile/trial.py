@@ -40,7 +40,7 @@ class Trial:
         outcome = self.run(arguments)
         complaints = check_outcome(outcome, {0}) + self.check_tables()
         if outcome.code == 0 and outcome.out != self.stage.outputs[arguments]:
-            complaints.append(f"{arguments[0]} prints other numbers")
+            complaints.append(f"{arguments[0]} prints different numbers")
         return [f"afterwards: {complaint}" for complaint in complaints]
 
 

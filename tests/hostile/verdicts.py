@@ -33,7 +33,7 @@ def check_outcome(outcome: Outcome, codes: Collection[int] = CODES) -> list[str]
             f"exit code {outcome.code} with {errors} lines of 'error:', expected 1: {outcome.err[-300:]!r}"
         )
     if outcome.code == 1 and not output.strip():
-        complaints.append("exit code 1 without a word")
+        complaints.append("exit code 1 without output")
     if outcome.code == 130 and not any(line.startswith("interrupted") for line in outcome.err.splitlines()):
         complaints.append(f"exit code 130 without 'interrupted': {outcome.last[:300]!r}")
     long_lines = [line for line in outcome.err.splitlines() if len(line) > LONGEST]
@@ -69,14 +69,14 @@ def check_same_numbers(
         if name not in actual:
             complaints += [f"{name} is missing"] * complete
         elif actual[name] != content and actual[name] != (damaged or {}).get(name):
-            complaints.append(f"{name} holds other numbers")
+            complaints.append(f"{name} has different numbers")
     return complaints[:5]
 
 
 def check_unchanged(
     before: Mapping[str, bytes], after: Mapping[str, bytes], names: Iterable[str] | None = None
 ) -> list[str]:
-    """Check that these files (default: all) are unchanged."""
+    """Check that the files with these names (default: all files) are unchanged."""
     checked_names = before if names is None else names
     return [
         f"{name} is {'changed' if name in after else 'lost'}"
@@ -132,5 +132,5 @@ def check_formulas(folder: Path) -> list[str]:
             for row in csv.reader(file):
                 for cell in row:
                     if (cell[:1] in "=@\t\r" and cell) or (cell[:1] in "+-" and "canary" in cell):
-                        return [f"{path.name} holds the formula {cell[:60]!r}"]
+                        return [f"{path.name} contains the formula {cell[:60]!r}"]
     return []

@@ -2,8 +2,8 @@
 
 The blocks of a page run in order in an empty folder. In a `console` block, lines with `$` are commands, followed by
 their output. `python` blocks share a namespace, and lines with `>>>` are followed by their output. A block with a
-caption is written to a file of that name. In an excerpt, `...` replaces any number of lines. Counts are compared
-exactly, other numbers to about two digits, and times and measured memory not at all (`compare`).
+caption is written to a file of that name. In an excerpt, `...` replaces any number of lines. Counts must be
+equal, other numbers must agree to about two digits, and times and measured memory are ignored (`compare`).
 
 A comment above a block marks a block that does not run by default:
 

@@ -18,8 +18,8 @@ RELATIVE, ABSOLUTE = 0.05, 0.0051
 
 
 def difference(shown: Sequence[str], printed: Sequence[str]) -> str:
-    """Describe the first difference, or return "" if the shown lines are printed in this order. Lines may be missing
-    only at `...`."""
+    """Describe the first difference, or return "" if the shown lines are printed in this order. Printed lines
+    may be omitted only at `...`."""
     index, gap = 0, False
     for line in shown:
         gap = gap or line.strip() == MORE

@@ -25,7 +25,8 @@ from tests.pages.compare import difference, new_excerpt
 WIDTH = "88"
 # The name of the folder of the session in the shown output.
 HOME = "/home/you"
-# Defines `iclbench` for commands that need a shell. All others are forked, which saves seconds per command.
+# Defines `iclbench` and `python` for commands that run in a shell. `iclbench` commands without shell syntax run in
+# forked processes, which saves seconds per command.
 _SHELL = f'iclbench() {{ "{sys.executable}" -m iclbench "$@"; }}; python() {{ "{sys.executable}" "$@"; }}; '
 _PIP = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
 

@@ -21,7 +21,7 @@ BACKBONES = {
     "tnp": (0.74, 5.0),
     "icicl-tnp": (0.7, 6.0),
 }
-# Evaluators of each task. Raw errors lie between `FLOOR` (score 1) and 1 (score 0).
+# Evaluators of each task. An error of `FLOOR` has score 1, and an error of 1 has score 0.
 TASKS = {
     "linear": ("next",),
     "quadratic": ("next",),
@@ -42,14 +42,15 @@ FAILED = "NonFiniteError: loss is nan at step 40"
 
 @dataclass(frozen=True)
 class Grid:
-    """The folder, and raw errors of episodes by (task, evaluator, contestant, seed)."""
+    """The folder, and the errors of episodes by (task, evaluator, contestant, seed). For `icl` and `iwl`, these are
+    accuracies."""
 
     folder: Path
     raw: dict[tuple[str, str, str, int], np.ndarray]
 
 
 def score(raw: np.ndarray | float, evaluator: str) -> np.ndarray | float:
-    """Return the score of a raw error."""
+    """Return the score of an error, or of an accuracy for `icl` and `iwl`."""
     return (raw - 0.5) / 0.4 if evaluator in ("icl", "iwl") else (1 - raw) / (1 - FLOOR)
 
 

@@ -90,7 +90,7 @@ def _examples() -> list[dict[str, object]]:
             row = shared | {"output": output, "point": point, "x1": float(x)}
             rows.append(row | {"role": "function", "value": float(y)})
             rows.append(row | {"role": "predicted", "value": float(y) + 0.1, "low": float(y), "high": float(y) + 0.2})
-            # Dimension 1 is 5 + 3 x along the direction of feature 1. All else is constant.
+            # The first dimension is 5 + 3 x in the rows of the first feature. All other values are constant.
             for dimension, value in enumerate((5 + 3 * x * (output == 0), -1.0)):
                 rows.append(row | {"role": "dimension", "output": dimension, "set": output, "value": float(value)})
     return rows

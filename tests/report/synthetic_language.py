@@ -40,7 +40,7 @@ GAINS = {"demo-lm": 0.0, "gpt2-large": 0.04}
 PUBLISHED = {"GPT2-Large": 0.653, "GPT2-Large+deep-thinking": 0.857}
 # The task that has several orders of demonstrations and a development split.
 ORDERED_TASK = "sst2"
-# For one of the two tasks of the suite, our examples differ from those behind the published mean.
+# Two tasks of the suite are in `TASKS`. For one of them, our examples differ from those behind the published mean.
 OUR_DATA, THEIR_DATA = {"sst5": "pairs=iclbench"}, "pairs=Hendel et al. 2023"
 SUITE = {
     "task": "simple",
@@ -143,7 +143,7 @@ def _cell(task: str, model: str, method: str, shots: int, seed: int, order: int 
 
 
 def _passes(task: str, model: str, cell: dict, final: float, shots: int, seed: int, order: int) -> list:
-    """Return rows after each pass. The accuracy changes from plain in-context learning to `final`."""
+    """Return rows after each pass. The accuracy changes linearly from that of plain in-context learning to `final`."""
     plain, rows = accuracy(model, task, shots, seed, "", order), []
     for t in range(1, PASSES + 1):
         columns = cell | {"axis": "passes", "axis_value": float(t)}

@@ -109,7 +109,7 @@ def _row(task: str, contestant: str, kind: str, run: str, shift: str, **columns:
 
 
 def episode_groups(task: str) -> list[tuple[dict[str, object], np.ndarray]]:
-    """Return the groups of episodes over which scores are averaged, as pairs of describing columns and mask."""
+    """Return the groups of episodes over which scores are averaged: pairs of the columns of their rows and a mask."""
     sizes, groups = context_sizes(task), [({}, np.ones(EPISODES, dtype=bool))]
     for low, end in ((1, 4), (5, 16), (17, 64)):
         groups.append(({"axis": "n_context", "axis_value": float(end)}, (sizes >= low) & (sizes <= end)))
@@ -174,7 +174,7 @@ def _published() -> list[dict[str, object]]:
 
 
 def image(episode: int) -> np.ndarray:
-    """Return the pixels of an episode's image in [0, 1], row by row. It is a white bar on black."""
+    """Return the pixels of an episode's image in [0, 1], row by row. The image is a white bar on black."""
     pixels = np.zeros((SIDE, SIDE))
     pixels[:, episode] = 1.0
     return pixels.ravel()

@@ -82,8 +82,8 @@ def test_the_legend_can_highlight_contestants_with_the_keyboard(view: browser.Pa
         view.press(" ", 32, " ")
         view.wait(f"({picture} !== {pictures[-1]!r})")
         pictures.append(view.run(picture))
-    assert pictures[4] == pictures[0], "no selection"
-    assert len(set(pictures[:4])) == 4, "no selection, the first, both, the second"
+    assert pictures[4] == pictures[0], "the selection is empty again"
+    assert len(set(pictures[:4])) == 4, "the pictures of no, the first, both and the second contestant differ"
 
 
 def test_rows_and_download_of_a_figure_equal_its_csv_file(view: browser.Page, page: Path, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_tasks_and_sections_can_be_selected(results: Path, tmp_path: Path, capsy
     assert main([*arguments, "learning-curves,missing"]) == 0
     html = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert re.findall(r'<section id="([^"]+)"', html) == ["linear-small", "linear-small-curves", "missing"]
-    assert main([*arguments, "learning_curves"]) == 0, "also with underscores"
+    assert main([*arguments, "learning_curves"]) == 0, "names of sections may be written with underscores"
     assert main([*arguments, "learning-curve"]) == 2
     err = capsys.readouterr().err
     assert "'learning-curve'" in err and "learning-curves" in err
@@ -157,8 +157,8 @@ def test_the_page_gives_the_reason_if_pictures_cannot_be_drawn(
     assert len(err.splitlines()) < 8
     assert "1 of 1" in err and "ulimit -v" in err
     html = (out / "index.html").read_text(encoding="utf-8")
-    assert html.count("ulimit -v") == 2, "once for the script, once for the picture"
-    assert '.png"' not in html, "no link to a missing picture"
+    assert html.count("ulimit -v") == 2, "the advice is given for the script and for the picture"
+    assert '.png"' not in html, "the page does not link the missing picture"
     assert list((out / "figures").glob("*.csv"))
 
 

@@ -44,7 +44,7 @@ def test_bands_show_predictions_and_the_oracle(targets_blocks: dict[str, Block],
     titles = [panel.title for panel in figure.panels]
     contestants = ["pt-tnp", "icicl-tnp, 0 related", "icicl-tnp, 1 related", "icicl-tnp, 3 related"]
     assert titles == [f"episode {e}: {title}" for e in (1, 2) for title in contestants]
-    assert figure.columns == 4, "an episode per row"
+    assert figure.columns == 4, "each row of panels shows one episode"
     examples = tables.read_all("examples", targets_results).query("task == 'gp-mixture' and shift == 'none'")
     predictions = examples[(examples["episode"] == 1) & (examples["role"] == "predicted")].sort_values("x1")
     panel = figure.data[figure.data["panel"] == "episode 2: icicl-tnp, 1 related"]
@@ -82,7 +82,7 @@ def test_mismatched_related_datasets_are_ordered_by_distance(targets_blocks: dic
     assert set(predictions["contestant"]) == {"icicl-tnp"}
     width = (predictions["high"] - predictions["low"]).groupby(predictions["panel"]).mean()
     assert width["episode 1: no related datasets"] == pytest.approx(1.0)
-    assert width["episode 1: related: far"] == pytest.approx(0.4), "with all three related datasets"
+    assert width["episode 1: related: far"] == pytest.approx(0.4), "the predictions use all three related datasets"
 
 
 def _pixels(png: bytes) -> np.ndarray:

@@ -84,7 +84,7 @@ def test_latex_escapes_every_special_character(table: Table) -> None:
         r"{[}w] new line \#1 \textasciitilde{} & 0.333 {[}0.100, 0.500] \\"
     )
     assert r"\caption{100 \% of\_it}" in text
-    assert text.count(r"\addlinespace") == 1, "where the rank changes"
+    assert text.count(r"\addlinespace") == 1, "rows are separated only where the rank changes"
 
 
 def test_figures_are_written_as_png_svg_and_pdf(report_results: Results, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_figures_are_written_as_png_svg_and_pdf(report_results: Results, tmp_pat
     assert png.startswith(b"\x89PNG")
     width, height = int.from_bytes(png[16:20]), int.from_bytes(png[20:24])
     assert width > 1120
-    assert height > 680, "twice the size of 560 x 340"
+    assert height > 680, "the picture has twice the size of the figure, which is 560 x 340"
     svg = (tmp_path / "figures" / f"{figure.name}.svg").read_text(encoding="utf-8")
     texts = {node.text for node in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")}
     assert {"gpt2", "mamba", "normalised squared error", "trained: 20"} <= texts

@@ -90,7 +90,7 @@ def test_trained_lengths_are_inferred_from_prompt_sets(two_lengths: Results) -> 
     baseline_rows = rows.query("run == 'zero' and metric == 'squared_error'")
     by_prompts = baseline_rows.groupby("prompt_set")["trained"].first()
     assert (by_prompts["none-10"], by_prompts["none-20"]) == (10, 20)
-    assert pd.isna(by_prompts[f"points-{FAR}-{FAR}"]), "prompts that all lengths share"
+    assert pd.isna(by_prompts[f"points-{FAR}-{FAR}"]), "runs of both lengths share these prompts"
 
 
 def test_each_trained_length_has_a_separate_slice(two_lengths: Results) -> None:

@@ -131,7 +131,9 @@ def test_a_diverged_run_of_a_different_variant_does_not_remove_the_mean(
     rows["variant"] = rows["run"].where(rows["run"].eq(FAILED_RUN), "a").where(rows["kind"].eq("backbone"))
     task = Slice(replace(diverged_results, rows=rows), "linear", "small", length)
     assert task.diverged_rows.empty and task.diverged_note == ""
-    assert len(Slice(diverged_results, "linear", "small", length).diverged_rows) == 1, "without variants"
+    assert len(Slice(diverged_results, "linear", "small", length).diverged_rows) == 1, (
+        "without variants, the run is a seed of this contestant"
+    )
 
 
 def test_a_method_has_no_mean_if_a_seed_of_its_backbone_diverged(diverged_results: Results) -> None:

@@ -77,7 +77,7 @@ def test_several_seeds_are_drawn_as_a_mean_with_range_and_as_thin_lines(
     assert rows["band"].ne(is_seed).all()
     assert set(rows.loc[is_seed, "width"]) == {curves.SEED_WIDTH} and set(rows.loc[~is_seed, "width"]) == {2.6}
     layers = [layer["mark"] for layer in figure.live["layer"] if layer["mark"]["type"] == "line"]
-    assert layers[0]["strokeWidth"] == curves.SEED_WIDTH, "behind the other lines"
+    assert layers[0]["strokeWidth"] == curves.SEED_WIDTH, "single seeds are drawn behind the other lines"
     assert set(rows.loc[rows["contestant"] == "mamba", "label"]) == {"mamba"}
     assert "linear-gpt2-small-s2" in set(rows["label"])
 
@@ -151,7 +151,7 @@ def test_every_shift_has_a_panel(figures: dict[str, Figure]) -> None:
     assert [panel.title for panel in figure.panels] == ["input-scale-2", "noisy", "orthants"]
     assert sum(len(view["data"]["values"]) for view in figure.static["concat"]) == len(figure.data)
     noisy = figure.static["concat"][1]["data"]["values"]
-    assert "mamba" not in {r["contestant"] for r in noisy}, "its cell failed"
+    assert "mamba" not in {r["contestant"] for r in noisy}, "the cell of mamba failed"
 
 
 def test_missing_and_infinite_values_are_exported_as_none() -> None:

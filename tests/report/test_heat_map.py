@@ -63,7 +63,8 @@ def test_cells_are_normalised_scores_averaged_over_seeds(grid: Grid, blocks: dic
 def test_backbones_that_do_not_differ_significantly_from_guessing_are_marked(
     grid_results: Results, blocks: dict[str, Block], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mark depends on the paired difference from the zero predictor, or on the interval of the score without it."""
+    """The mark depends on the paired difference from the zero predictor or, if this difference is missing, on the
+    interval of the score."""
     assert not cells(blocks)["reason"].eq(heat_map.NOT_DIFFERENT).any(), "all intervals are above 0"
     rows = grid_results.rows
     lowered = rows["metric"].eq("score") & rows["task"].eq("linear") & rows["contestant"].isin(["cnp", "knn-3"])
@@ -84,10 +85,12 @@ def test_backbones_that_do_not_differ_significantly_from_guessing_are_marked(
     reasons = figure_with(Difference(0.2, 0.1, 0.3)).data["reason"]
     assert not reasons.eq(heat_map.NOT_DIFFERENT).any() and compared == [("cnp", "zero")]
     reasons = figure_with(None).data["reason"]
-    assert reasons.eq(heat_map.NOT_DIFFERENT).sum() == 1, "by the interval of the score"
+    assert reasons.eq(heat_map.NOT_DIFFERENT).sum() == 1, "the interval of the score contains 0"
     figure = figure_with(Difference(0.1, -0.1, 0.3))
     marked = figure.data[figure.data["reason"].eq(heat_map.NOT_DIFFERENT)]
-    assert marked[["row", "contestant"]].to_numpy().tolist() == [["linear", "cnp"]], "backbones only, by any seed"
+    assert marked[["row", "contestant"]].to_numpy().tolist() == [["linear", "cnp"]], (
+        "only backbones are marked, and the interval of one seed suffices"
+    )
     assert "1 score" in figure.caption
 
 
@@ -160,7 +163,8 @@ def test_numbers_are_readable_on_all_colours() -> None:
 
 
 def test_colours_of_positive_and_negative_scores_differ_under_colour_blindness() -> None:
-    """One is more blue and the other more red, a difference that is visible with protanopia and deuteranopia."""
+    """Positive scores are more blue than red, and negative scores are more red than blue. This difference is visible
+    with protanopia and deuteranopia."""
     for score in np.linspace(0.3, 1.25, 20):
         red, _, blue = figures.score_colour(score)
         assert blue - red > 40
@@ -273,7 +277,7 @@ def test_user_defined_tasks_and_variants_are_not_in_the_heat_map(grid: Grid, tmp
 
 
 def test_models_that_need_inputs_are_not_applicable_on_streams_without_inputs(tmp_path: Path) -> None:
-    """Other missing cells are not run, also those of unknown models."""
+    """Other missing cells, including those of unknown models, have the status `not run`."""
     packed = Path(__file__).parents[2] / "results" / "reference"
     folder = tmp_path / "reference"
     folder.mkdir()

@@ -158,7 +158,7 @@ def test_intervals_of_tasks_are_averaged_in_quadrature() -> None:
     )
     mean = mean_over_tasks(rows, ["a", "b"], ["model"]).iloc[0]
     assert mean["value"] == pytest.approx(0.5)
-    assert [mean["low"], mean["high"]] == pytest.approx([0.475, 0.525])  # (0.03² + 0.04²)½ / 2
+    assert [mean["low"], mean["high"]] == pytest.approx([0.475, 0.525])  # sqrt(0.03² + 0.04²) / 2 = 0.025
     assert mean_over_tasks(rows, ["a", "b", "c"], ["model"]).empty
 
 
@@ -284,7 +284,7 @@ def test_figures_are_valid_vega_lite(blocks: dict[str, Block], name: str) -> Non
 def test_failed_cells_are_listed_once_with_a_reason(blocks: dict[str, Block]) -> None:
     frame = table(blocks, "failed").frame
     assert set(frame["reason"]) == {REASON} and set(frame["contestant"]) == {"mamba-tiny"}
-    assert frame["shift"].tolist() == ["none", "shuffled-labels"], "not a row per set of demonstrations"
+    assert frame["shift"].tolist() == ["none", "shuffled-labels"], "all sets of demonstrations share a row"
 
 
 @pytest.mark.slow

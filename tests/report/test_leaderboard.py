@@ -73,7 +73,7 @@ def test_a_table_with_a_missing_column_raises_an_error() -> None:
         Table("name", "title", "caption", frame, (Column("a", "a"),), group="c")
 
 
-def test_there_is_no_remark_on_oracles_that_are_not_beaten(report_results: Results) -> None:
+def test_oracles_that_are_not_beaten_have_no_remark(report_results: Results) -> None:
     slices = [task for task in report_results.slices if "oracle" in task.kinds.values()]
     assert len(slices) == 2
     assert not any(list(leaderboard.beaten_oracles(task, "next")) for task in slices)

@@ -29,7 +29,7 @@ def three_tasks(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Results
 
 @pytest.fixture(scope="module")
 def with_transferred_runs(three_tasks: Results, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """The results `three_tasks` in which gpt2 trained on `linear` is also evaluated on `quadratic`."""
+    """The results of `three_tasks`, and evaluations on `quadratic` of the gpt2 runs that were trained on `linear`."""
     folder = tmp_path_factory.mktemp("mixed")
     values = three_tasks.rows.drop(columns="backbone")
     rows = values[values["task"].eq("quadratic") & values["contestant"].eq("gpt2") & values["evaluator"].eq("next")]

@@ -1,4 +1,4 @@
-"""The page: self-contained, escaped, and complete with missing results."""
+"""The page is self-contained, escapes names, and lists missing results."""
 
 import gzip
 import json

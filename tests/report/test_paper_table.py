@@ -16,7 +16,7 @@ def test_a_table_for_a_paper_has_scores_and_names_prompts_and_seeds(grid_results
     frame = table.frame.set_index("contestant")
     rows = task.rows[task.rows["metric"] == "score"]
     models = rows[rows["kind"] == "backbone"].groupby("contestant")
-    assert set(frame.index) == set(models.groups) | {"ridge", "knn-3"}, "without the predictor that guesses"
+    assert set(frame.index) == set(models.groups) | {"ridge", "knn-3"}, "the predictor that scores 0 is omitted"
     for name, of_model in models:
         assert frame.loc[name, "score"] == pytest.approx(of_model["value"].mean(), rel=1e-12)
         assert frame.loc[name, "seeds"] == 2

@@ -43,7 +43,9 @@ def test_labels_on_the_front_do_not_overlap() -> None:
         }
     )
     assert label_sides(points).tolist() == ["below", "above", "below", "above", "above", "", ""]
-    assert label_sides(points[::-1])[::-1].tolist() == label_sides(points).tolist(), "independent of the order of rows"
+    assert label_sides(points[::-1])[::-1].tolist() == label_sides(points).tolist(), (
+        "the sides do not depend on the order of rows"
+    )
     assert label_sides(points[:1]).tolist() == ["below"], "the first point is next to the axis"
 
 
@@ -89,7 +91,9 @@ def test_seconds_are_from_the_machine_with_the_most_runs(grid_results: Results) 
 def test_overall_points_have_mean_scores_and_geometric_mean_costs(grid_results: Results) -> None:
     contests = normalised.contests(grid_results, "grid")
     means = overall_points(cost_points(contests, COSTS[0]), "all", str).set_index("contestant")
-    assert set(means.index) == {"gpt2", "mamba", "transformer", "s4d", "cnp"}, "models with all tasks"
+    assert set(means.index) == {"gpt2", "mamba", "transformer", "s4d", "cnp"}, (
+        "only models with scores on all tasks have an overall point"
+    )
     factor = np.prod([1.0 + i for i in range(len(TASKS))]) ** (1 / len(TASKS))
     assert means.loc["gpt2", "cost"] == pytest.approx(4e8 * factor)
     scores = pd.concat(c.scores.assign(task=c.task.task) for c in contests)
@@ -131,7 +135,7 @@ def test_selecting_contestants_in_the_legend_fades_the_others(grid_results: Resu
             layer["encoding"].get("opacity", {}).get("condition", {}).get("test") for layer in figure.live["layer"]
         ]
         assert tests == [None, IS_HIGHLIGHTED, IS_HIGHLIGHTED, IS_HIGHLIGHTED, IS_HIGHLIGHTED], (
-            "all layers except the front"
+            "all layers fade, except the line of the front"
         )
 
 
@@ -189,7 +193,7 @@ def test_learning_rates_of_stored_runs_are_read_from_their_settings(grid_results
             (tmp_path / "runs" / run).mkdir(parents=True)
             (tmp_path / "runs" / run / "config.toml").write_text(f"[train]\nlr = {rate}\n")
     rates = learning_rates([linear]).set_index("contestant")["linear"]
-    assert rates["mamba"] == 0.5 and math.isnan(rates["gpt2"]), "seeds differ"
+    assert rates["mamba"] == 0.5 and math.isnan(rates["gpt2"]), "the two seeds of gpt2 have different rates"
     assert rates["cnp"] == Rates.of("grid", "linear").chosen_settings["cnp"]["lr"], (
-        "without stored runs, the shipped rate"
+        "without stored runs, the shipped rate is shown"
     )

@@ -61,7 +61,7 @@ def test_each_model_has_a_line_and_a_point_per_seed(results: Results) -> None:
     assert "'all'" in json.dumps(specification)
 
 
-def test_new_truths_are_the_pool_prompts_of_an_unlimited_pool(results: Results) -> None:
+def test_an_unlimited_pool_has_equal_distances_on_the_pool_and_on_new_truths(results: Results) -> None:
     distances = pools.pool_distances(results.rows)
     unlimited = distances[distances["pool"].eq(float("inf"))]
     pool, fresh = (unlimited[unlimited["shift"].eq(shift)].set_index("run")["value"] for shift in ("none", "fresh"))

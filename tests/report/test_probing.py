@@ -1,4 +1,4 @@
-"""The section on layers: figures and tables of probes, and that probes do not change other sections."""
+"""The section on layers: figures and tables of probes, which do not change other sections."""
 
 from pathlib import Path
 
@@ -175,7 +175,7 @@ def test_errors_are_plotted_against_the_share_of_layers_or_steps(blocks: dict[st
     gd = data[data["run"] == "gd"]
     assert gd["depth"].tolist() == [k / 24 for k in range(1, 25)]
     assert data.loc[data["run"] == "zero", "depth"].tolist() == [0, 1]
-    assert set(data["n_context"]) == {20}, "the trained number of examples"
+    assert set(data["n_context"]) == {20}, "only probes with the trained number of examples are plotted"
     assert set(data.loc[data["contestant"] == "gpt2", "series"]) == {"linear-gpt2-small-s0", "linear-gpt2-small-s1"}
 
 
@@ -227,7 +227,7 @@ def test_the_final_error_is_not_the_smallest_if_it_rises_in_the_last_layer() -> 
     record = probing._record(rows.assign(value=rows["value"].mask(final_error, 0.9)), metric("squared_error"))
     assert (record["depth"], record["score"]) == (4, 0.9)
     assert (record["best_at"], record["best"]) == (3, pytest.approx(np.exp(-3)))
-    assert record["scale"] == pytest.approx(1 + np.exp(-4)), "scale of the last layer"
+    assert record["scale"] == pytest.approx(1 + np.exp(-4)), "the scale is that of the last layer"
 
 
 @pytest.mark.slow
@@ -235,7 +235,7 @@ def test_a_report_can_be_built_from_probes_alone(tmp_path: Path) -> None:
     tables.write("values", probe_rows(20), tmp_path / "p.values.parquet", {})
     html = build(tmp_path, tmp_path / "out", formats=()).page.read_text(encoding="utf-8")
     assert "probe-none-error" in html and "linear-small-curves" not in html
-    assert "probe-none-contexts" not in html, "one context size"
+    assert "probe-none-contexts" not in html, "the figure of context sizes needs more than one size"
 
 
 def stream_rows(n: int) -> list[dict[str, object]]:
@@ -280,4 +280,4 @@ def test_runs_on_streams_have_a_figure_and_a_table_per_probe_target(tmp_path: Pa
     assert isinstance(table, Table)
     assert [column.key for column in table.columns] == ["run", "n_context", "depth", "score", "best", "best_at"]
     first = table.frame.iloc[0]
-    assert (first["run"], first["score"], first["best_at"]) == ("linear-gru-small-s0", 0.75, 3), "the best is first"
+    assert (first["run"], first["score"], first["best_at"]) == ("linear-gru-small-s0", 0.75, 3), "the best run is first"

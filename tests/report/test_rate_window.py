@@ -103,7 +103,7 @@ def test_trials_with_different_steps_or_settings_are_ignored() -> None:
 @pytest.mark.slow
 def test_the_section_has_a_figure_windows_and_rankings(results: Path, report_results: Results, tmp_path: Path) -> None:
     task = next(task for task in report_results.slices if task.task == "linear")
-    assert section(task) is None, "no trials"
+    assert section(task) is None, "without trials, the section is omitted"
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     folder = tmp_path / "rates" / task.preset
     folder.mkdir(parents=True)

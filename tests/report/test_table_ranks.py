@@ -60,7 +60,7 @@ def test_the_page_has_ranks_and_their_critical_difference(tmp_path: Path) -> Non
     order = np.argsort(TABLES)
     assert rows.pop("contestant") == ["mean rank", *np.array(TABLES)[order]]
     ranks = stats.rankdata(-VALUES, axis=1)
-    assert list(rows) == [NAMES[i] for i in np.argsort(ranks.mean(0))], "without the baseline that lacks a table"
+    assert list(rows) == [NAMES[i] for i in np.argsort(ranks.mean(0))], "the baseline that lacks a table is omitted"
     for name, (mean_rank, *cells) in rows.items():
         index = NAMES.index(name)
         assert float(mean_rank) == pytest.approx(ranks[:, index].mean(), abs=0.0051)

@@ -99,7 +99,7 @@ def test_the_table_of_gaps_has_columns_by_context_size_and_stratum(
     assert row["s_rbf"] == values.loc[values["axis"] == "stratum:rbf", "value"].item()
     headers = [column.header for column in table.columns]
     assert headers[2:] == ["all episodes", "1 to 4 points", "5 to 16 points", "17 to 64 points", "periodic", "rbf"]
-    assert table.frame["all"].is_monotonic_increasing, "the smallest gap first"
+    assert table.frame["all"].is_monotonic_increasing, "the smallest gap is first"
 
 
 def test_joint_log_likelihoods_are_listed_if_they_differ_from_marginal_ones(targets_blocks: dict[str, Block]) -> None:
@@ -107,7 +107,7 @@ def test_joint_log_likelihoods_are_listed_if_they_differ_from_marginal_ones(targ
         _table(targets_blocks, name).frame.set_index(["contestant", "n_related"])["all"]
         for name in (f"{GP}-gap-joint", f"{GP}-gap")
     )
-    assert joint["cnp", 0] == pytest.approx(marginal["cnp", 0] + 0.3), "the gain of the oracle from joint prediction"
+    assert joint["cnp", 0] == pytest.approx(marginal["cnp", 0] + 0.3), "the oracle gains 0.3 from joint prediction"
     assert joint["oracle-bayes", 0] == pytest.approx(marginal["oracle-bayes", 0])
     board = _table(targets_blocks, f"{GP}-leaderboard-targets")
     assert "log_likelihood_joint" in [column.key for column in board.columns]
@@ -120,7 +120,9 @@ def test_figures_of_gaps_have_panels_for_strata_and_related_datasets(targets_blo
     by_size = _figure(targets_blocks, f"{GP}-gap-context")
     assert [p.title for p in by_size.panels] == ["no related dataset", "1 related dataset", "3 related datasets"]
     for _, rows in by_size.data.groupby("panel"):
-        assert {"pt-tnp", "cnp", "icicl-tnp"} <= set(rows["contestant"]), "also models without related datasets"
+        assert {"pt-tnp", "cnp", "icicl-tnp"} <= set(rows["contestant"]), (
+            "models that do not use related datasets are included"
+        )
 
 
 def test_the_figure_of_related_datasets_has_measured_and_published_numbers(

@@ -20,7 +20,7 @@ def test_a_table_with_a_changed_number_gives_no_rows(tmp_path: Path) -> None:
 
 def test_scores_on_a_user_table_are_listed_separately(tmp_path: Path) -> None:
     required = {name: "a" for name, (_, optional, _) in tables.SCHEMAS["values"].items() if not optional}
-    for task, value in (("csv-a", 0.25), ("linear", 0.5)):  # in the alphabetical order of the folders
+    for task, value in (("csv-a", 0.25), ("linear", 0.5)):  # the folder of the user's table is read first
         row = required | {"task": task, "kind": "backbone", "status": "ok", "shift": "none", "metric": "score"}
         path = tmp_path / "tables" / task / "summary" / "scores.values.parquet"
         path.parent.mkdir(parents=True)

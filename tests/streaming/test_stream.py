@@ -211,8 +211,8 @@ def test_the_error_for_a_query_beyond_the_context_length_names_its_line(answer_i
 def test_a_stream_answers_after_as_many_elements_as_an_evaluation(
     inputs: str, points: int, answer_immediately: bool
 ) -> None:
-    """The table of learned positions has an even number of rows. Training does not use the last row of nine elements
-    or fewer."""
+    """The table of learned positions has an even number of rows. For nine elements, it has ten rows, and training does
+    not use the last row."""
     cls = BACKBONES.get("gpt2")
     shape = stream_shape("categorical" if inputs == "tokens" else "point")
     backbone = cls(cls.Settings(**SIZES["gpt2"], positions="learned"), replace(shape, points=points)).eval()

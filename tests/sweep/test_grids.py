@@ -50,7 +50,8 @@ PAPER = {
     "mamba-icl-9": ({"linear"}, {"gpt2", "mamba"}, 1),
     "mamba-icl-10": ({"skewed-linear"}, {"gpt2", "mamba"}, 3),
 }
-# The same for the CoQE paper, which does not state seeds. A task is a function class or a level of P_bursty or alpha.
+# The same values for the CoQE paper, which does not state seeds. A task is a function class or a level of P_bursty or
+# alpha.
 SUFFIXES = ("", "-p0", "-p50", "-p100", "-alpha1", "-alpha2")
 LEVELS = {f"bursty{images}{level}" for images in ("", "-omniglot") for level in SUFFIXES}
 ALPHA_1 = {"bursty-alpha1", "bursty-omniglot-alpha1"}
@@ -217,7 +218,7 @@ def test_coqe_and_its_transformer_baseline_have_equal_sizes_and_the_settings_of_
         assert size.keys() == {"coqe-learned", "gpt2-learned", "coqe", "gpt2"}
         for positions in ("-learned", ""):
             pair = size[f"coqe{positions}"], size[f"gpt2{positions}"]
-            assert abs(pair[0] - pair[1]) <= 1, "equal except for the bias of the read-out"
+            assert abs(pair[0] - pair[1]) <= 1, "the sizes are equal except for the bias of the read-out"
 
 
 def _parameters(run: GridRun) -> int:
@@ -253,7 +254,8 @@ def test_all_icl_iwl_models_except_one_transformer_use_the_same_image_encoder() 
 
 
 def test_the_paper_preset_of_bursty_tasks_uses_the_learning_rate_of_the_released_code() -> None:
-    """Adam without clipping. The rate increases linearly to 3e-4 at step 4,000 and then decays as 1 / sqrt(step)."""
+    """The optimiser is Adam without clipping. The rate increases linearly to 3e-4 at step 4,000 and then decays as
+    1 / sqrt(step)."""
     for task in LEVELS:
         train = load_task(task)[1].presets["paper"].train
         assert (train.optimiser, train.clip, train.steps, train.batch) == ("adam", 0, 100_000, 24)

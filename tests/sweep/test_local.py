@@ -32,7 +32,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process exists and is not a zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -122,7 +122,7 @@ def test_a_worker_that_does_not_stop_is_killed(tmp_path: Path) -> None:
 def test_workers_ignore_ctrl_c(pool: LocalPool, tmp_path: Path) -> None:
     future = pool.submit(calls.sleep, 0.5)
     wait_until(lambda: pool.processes)
-    for _ in range(5):  # also while the worker starts
+    for _ in range(5):  # the first signals arrive while the worker starts
         for worker in pool.processes:
             os.kill(worker, signal.SIGINT)
         time.sleep(0.02)

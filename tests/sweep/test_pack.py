@@ -309,7 +309,7 @@ def test_a_summary_of_packed_rows_equals_the_summary_of_the_sweep(
         assert len(new_rows) and new_rows["metric"].eq("score").any()
         pd.testing.assert_frame_equal(new_rows, swept_rows)
         assert any(not tables.is_packed(path, packed_copy) for path in CellStore(packed_copy).files(cell)), (
-            "the summary is new"
+            "the summary has been recomputed"
         )
 
 
@@ -550,7 +550,7 @@ def test_different_weights_of_the_same_configuration_do_not_replace_packed_weigh
     before = archive.read_bytes()
     row.unlink()
     pack([cell], CellStore(tmp_path), out)
-    assert archive.read_bytes() == before, "the weights are equal"
+    assert archive.read_bytes() == before, "packing equal weights does not change the archive"
     save_tensors(run.weights, {"weight": torch.ones(2)}, run.signature, digest=True)
     with refused("exists", "'a'", "'reference/a'", "--replace"):
         pack([cell], CellStore(tmp_path), out)
@@ -626,7 +626,7 @@ def test_scores_of_runs_trained_on_another_task_are_not_packed(
 def test_packed_rows_have_the_hash_of_the_current_card(
     swept_grid: tuple[Path, list[GridCell]], packed_results: Path, tmp_path: Path
 ) -> None:
-    """Cells with equal hashes have equal rows, so older rows also hold for the current card."""
+    """Cells with equal hashes have equal rows, so older rows are also valid for the current card."""
     copied = Path(shutil.copytree(packed_results, tmp_path / "again"))
     cells = [
         replace(cell, task_config=cell.task_config.model_copy(update={"card": "changed"}))

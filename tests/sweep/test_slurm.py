@@ -1,6 +1,6 @@
 """The SLURM engine without a scheduler: output of SLURM programs, settings and errors.
 
-`make test-engines` tests it with a real SLURM.
+`make test-engines` tests the engine with a real SLURM cluster.
 """
 
 import subprocess

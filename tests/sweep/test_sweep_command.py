@@ -285,7 +285,9 @@ def test_estimates_use_recorded_seconds_parameters_and_sizes(
     assert linear["cells"]["train"] == {"done": 1, "to do": 1} and linear["to_do"] == {"train": 1}
     assert linear["seconds"] == pytest.approx(4 * 0.5)
     assert linear["parameters"] == [1000, 1000]
-    assert linear["bytes"] == 1000 * (4 + 2 * 12), "weights and two checkpoints with two moments of Adam"
+    assert linear["bytes"] == 1000 * (4 + 2 * 12), (
+        "the files are the weights and two checkpoints with both moments of Adam"
+    )
     assert [duration_text(s) for s in (4.2, 250.0, 7300.0, 200_000.0)] == ["4 s", "4 min", "2 h 1 min", "2 d 7 h"]
 
 

@@ -125,7 +125,9 @@ def test_probes_of_stream_models_are_computed_and_drawn_in_the_report(task: str,
     assert not make_plan(cells, CellStore(tmp_path)).todo
     (section,) = report_sections(load_results(tmp_path), {"probing"})
     drawn = [block for block in section.walk() if isinstance(block, Figure)]
-    assert len(drawn) == 2 and all(len(figure.data) == 4 for figure in drawn), "two layers of two models"
+    assert len(drawn) == 2 and all(len(figure.data) == 4 for figure in drawn), (
+        "each figure shows two layers of two models"
+    )
 
 
 def test_notes_of_a_card_do_not_change_cells(finished_run: tuple[Path, dict[str, GridCell]]) -> None:
@@ -248,8 +250,8 @@ def test_costs_are_measured_without_weights(tmp_path: Path) -> None:
     exact = ("parameters", "state_bytes", "flops")
     before, after = [rows.loc[rows["metric"].isin(exact), columns] for rows in (untrained, tables.read("costs", file))]
     assert len(before) == 11, (
-        "the parameters, the FLOPs of one step and of all steps, and at each of two sizes the state bytes and the "
-        "FLOPs of three phases"
+        "rows: the parameters, the FLOPs of one step and of all steps, and at each of two sizes the state bytes and "
+        "the FLOPs of three phases"
     )
     assert before.reset_index(drop=True).equals(after.reset_index(drop=True))
 

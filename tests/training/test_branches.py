@@ -35,7 +35,7 @@ from tests.refusals import refused
 from tests.training.test_run import have_same_weights, new_run, weights
 
 STABLE = "train.schedule=warmup-stable-decay"
-# Branches of 10 and 20 steps, which leave the run at steps 8 and 16.
+# Branches of 10 and 20 steps, which start at steps 8 and 16 of the run.
 BRANCHED = (STABLE, "train.steps=40", "train.branches=[0.5, 0.25]", "train.checkpoint_every=3")
 WRITTEN = ["branch-000000010.safetensors", "branch-000000020.safetensors", "model.safetensors", "values.parquet"]
 

@@ -138,7 +138,8 @@ def test_training_does_not_write_into_the_folder_of_another_run(card_path: Path,
 
 
 def test_the_configuration_of_a_run_is_not_replaced_during_training(card_path: Path, tmp_path: Path) -> None:
-    """Without the lock, a command for a run with the same name could replace it before the first checkpoint."""
+    """Without the lock, a command for a run with the same name could replace the configuration before the first
+    checkpoint."""
     run = new_run(card_path, tmp_path)
     config_before = (run.path / "config.toml").read_text()
     with run.lock():
@@ -168,7 +169,7 @@ def file_size_limit(size: int) -> Iterator[None]:
 
 
 def test_a_full_disk_leaves_no_incomplete_files(card_path: Path, tmp_path: Path) -> None:
-    """Tables fit on the disk but checkpoints do not, for which safetensors raises its own exception."""
+    """Tables fit on the disk, but checkpoints do not. For checkpoints, safetensors raises its own exception."""
     run = new_run(card_path, tmp_path)
     with file_size_limit(4096), pytest.raises(IclbenchError, match=str(tmp_path)) as full:
         train(run)

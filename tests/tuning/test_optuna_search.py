@@ -82,7 +82,7 @@ def test_the_next_choice_depends_only_on_earlier_points_and_not_on_their_order()
     joint_search = OptunaSearch(14, BASE, 1)
     assert joint_search.next(all_points[:12][::-1]) == [all_points[12].settings]
     assert joint_search.next(all_points[:4] + all_points[5:10]) == [all_points[4].settings], (
-        "a missing random choice comes first"
+        "a missing random choice is proposed first"
     )
     assert joint_search.next(all_points) == [] and search(3) == all_points[:3]
 
@@ -116,7 +116,7 @@ def test_an_interrupted_search_continues_and_training_uses_its_choice(
     monkeypatch.setattr(trials, "run", scored)
     uninterrupted = tmp_path / "uninterrupted"
     tune([pair(card_path, uninterrupted, 13)], InlineExecutor(), Context(uninterrupted), ListObserver())
-    for calls in (3, STARTUP_CHOICES * 2 + 2):  # during the random choices, and during the proposals
+    for calls in (3, STARTUP_CHOICES * 2 + 2):  # interrupted during the random choices, and during the proposals
 
         def stop(call: int, last: int = calls) -> None:
             if call > last:

@@ -19,7 +19,8 @@ PACKED = cards_folder("grids").parent / "results" / "reference"
 SEEDS = 3
 # Tasks with one tuning seed: the shipped rate is the smallest one within this distance of the best value.
 TOLERANCES = {"markov": 0.002, "linear-system": 0.005, "recall-overwrite": 0.05}
-# The reference results of these models use the rate with the best mean. They are not retrained at the smaller rate yet.
+# The reference results of these models use the rate with the best mean. The models have not been retrained at the
+# smaller rate yet.
 BEST_MEAN = {
     ("linear", "gated-deltanet"),
     ("linear", "gpt2-sinusoidal"),

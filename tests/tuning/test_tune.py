@@ -310,7 +310,7 @@ def test_a_rate_chosen_on_one_task_is_used_for_all_tasks_that_share_its_rates(tm
     assert (quadratic.tasks, quadratic.on) == (["quadratic"], "")
     choose_rate("cnp", "linear", 0.25)
     rates = {name: Rates.of("grid", name, results=tmp_path).chosen_settings["cnp"]["lr"] for name in followers}
-    assert rates == dict.fromkeys(followers, 0.25) | {"quadratic": 0.5}, "except on the task on which it was tuned"
+    assert rates == dict.fromkeys(followers, 0.25) | {"quadratic": 0.5}, "cnp was also tuned on `quadratic` itself"
     by_task = {each.on: each for each in choose_rate("cnp", "linear", 0.125)}
     assert by_task["linear"].train["cnp"].lr == 0.125 and set(by_task["linear"].tasks) == followers - {"quadratic"}
     choose_rate("gpt2", "linear", 0.25)

@@ -30,4 +30,4 @@ def test_tensors_saved_for_the_backward_pass_count() -> None:
         assert count.current == 400 + 400 + 4
         loss.backward()
         del loss
-    assert count.current == 400  # weight.grad
+    assert count.current == 400  # only the gradient of the weight remains
