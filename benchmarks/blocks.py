@@ -3,12 +3,13 @@
     iclbench sweep blocks --results FOLDER      # about three hours of one core; continues after a stop
     python benchmarks/blocks.py FOLDER          # writes blocks.md
 
-Grid `blocks` gives six mixers the same channel MLP, once with a convolution of four taps before the mixer and once
-without. With the convolution, five of them are also trained with states of about the same size; the cache of attention
-grows with the context. Scores are those of the report: the area under the learning curve up to the training length,
-where 0 is the zero predictor and 1 is the optimum: ridge (`linear`) or the average over all supports
-(`sparse-linear`). `state` is the number of float32 values that a model stores per episode after the context of the
-preset.
+Grid `blocks` gives six mixers (five on `markov`) the same channel MLP, once with a convolution of four taps before the
+mixer and once without. With the convolution, five of them are also trained with states of about the same size; the
+cache of attention grows with the context. Scores are those of the report: the area under the learning curve up to the
+training length, where 0 is the zero predictor (`markov`: equal probabilities) and 1 is the optimum: ridge (`linear`),
+the average over all supports (`sparse-linear`) or the average over all chains (`markov`). `state` is the number of
+float32 values that a model stores per episode after the context of the preset. A part without a score in FOLDER is
+empty; a task without scores keeps its rows.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-from command import folder_and_page, scores, state_size, write_page
+from command import available_scores, folder_and_page, state_size, write_page
 
 from iclbench import tables
 from iclbench.config.resolution import RunConfig
@@ -42,11 +43,24 @@ def main(folder: Path, out: Path) -> None:
         ],
         columns=["task", "mixer", "block", "seed", "run", "state"],
     )
-    rows["score"] = scores(values, rows["run"], folder)
+    rows["score"] = available_scores(values, rows["run"])
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
     for task, task_rows in rows.groupby("task", sort=False):
-        lines += _lines(str(task), task_rows)
+        missing = task_rows[task_rows["score"].isna()]
+        if missing["block"].isin(("with", "without")).any():
+            lines += _existing_lines(str(task), out, f"'{missing['run'].iloc[0]}' has no score in {folder}")
+        else:
+            lines += _lines(str(task), task_rows)
     write_page(out, "Blocks of sequence mixers", __doc__, lines)
+
+
+def _existing_lines(task: str, page: Path, problem: str) -> list[str]:
+    """Return the lines of a task in the existing page. Exit if it has none."""
+    lines = page.read_text().splitlines() if page.is_file() else []
+    lines = [line for line in lines if line.startswith(f"| {task} |") and line.count("|") == len(COLUMNS) + 1]
+    if not lines:
+        raise SystemExit(problem)
+    return lines
 
 
 def _block(config: RunConfig) -> str:
@@ -55,10 +69,11 @@ def _block(config: RunConfig) -> str:
 
 
 def _lines(task: str, rows: pd.DataFrame) -> list[str]:
-    """One line per mixer, by the score with a convolution, best first. Cells of mixers without a block are empty."""
-    scores = rows.pivot_table("score", "mixer", ["block", "seed"])
-    means = rows.pivot_table("score", "mixer", "block")
-    states = rows.pivot_table("state", "mixer", "block")
+    """One line per mixer, by the score with a convolution, best first. Cells without a score are empty."""
+    columns = pd.MultiIndex.from_product([BLOCKS, sorted(rows["seed"].unique())])
+    scores = rows.pivot_table("score", "mixer", ["block", "seed"]).reindex(columns=columns)
+    means = rows.pivot_table("score", "mixer", "block").reindex(columns=BLOCKS)
+    states = rows[rows["score"].notna()].pivot_table("state", "mixer", "block").reindex(columns=BLOCKS)
     lines = []
     for mixer in means.sort_values("with", ascending=False).index:
         cells = []
