@@ -1,10 +1,10 @@
 # make demo       install into .venv and run `iclbench demo`
 # make test       lint, types and tests, as in CI
-# make test-slow  tests that take seconds each, and all others with checks of the shapes in signatures
+# make test-slow  tests that take seconds or minutes each, and all others with checks of the shapes in signatures
 # make test-kernels  tests of the Triton kernel in Triton's interpreter (Linux; installs another gigabyte)
 # make test-engines  sweeps on a real SLURM (as root, Debian's slurm-wlm) and a two-node Ray cluster (half an hour)
 # make test-trackers  TensorBoard, Weights & Biases (offline) and MLflow (installs them)
-# make test-docs  all blocks of the README and the pages of docs/, with a comparison of their output (minutes)
+# make test-docs  code blocks of the README and the pages of docs/, with a comparison of their output (minutes)
 # make docs       the pages of docs/ as HTML, below docs/_build (installs Sphinx)
 # make pages      README, guide and findings, rendered from docs/templates
 # make figures    the figures of the README, from the packed results

@@ -55,7 +55,8 @@ def _block(config: RunConfig) -> str:
 
 
 def _lines(task: str, rows: pd.DataFrame) -> list[str]:
-    """One line per mixer, by the score with a convolution, best first. Cells of mixers without a block are empty."""
+    """Return one line per mixer, in descending order of the score with a convolution. Cells are empty for blocks in
+    which a mixer was not trained."""
     scores = rows.pivot_table("score", "mixer", ["block", "seed"])
     means = rows.pivot_table("score", "mixer", "block")
     states = rows.pivot_table("state", "mixer", "block")
