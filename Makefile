@@ -1,15 +1,15 @@
-# make demo       install into .venv and run the main job on embedded defaults
+# make demo       install into .venv and run `iclbench demo`
 # make test       lint, types and tests, as in CI
-# make test-slow  tests that take seconds each, and all others with checks of the shapes in signatures
+# make test-slow  tests that take seconds or minutes each, and all others with checks of the shapes in signatures
 # make test-kernels  tests of the Triton kernel in Triton's interpreter (Linux; installs another gigabyte)
 # make test-engines  sweeps on a real SLURM (as root, Debian's slurm-wlm) and a two-node Ray cluster (half an hour)
 # make test-trackers  TensorBoard, Weights & Biases (offline) and MLflow (installs them)
-# make test-docs  all blocks of the README and the pages of docs/, with a comparison of their output (minutes)
+# make test-docs  code blocks of the README and the pages of docs/, with a comparison of their output (minutes)
 # make docs       the pages of docs/ as HTML, below docs/_build (installs Sphinx)
 # make pages      README, guide and findings, rendered from docs/templates
 # make figures    the figures of the README, from the packed results
 # make mutation   changes of the scientific core that no test detects: MUTANTS="iclbench.evaluation.*" (hours for all)
-# make bench      speed as ratios against plain re-implementations
+# make bench      speed as ratios to plain re-implementations
 
 PYTHON ?= python3
 VENV := .venv
@@ -23,7 +23,7 @@ MUTANTS ?= iclbench.evaluation.*
 SHAPES := --jaxtyping-packages=iclbench.backbones,iclbench.contracts,iclbench.core,iclbench.deep_thinking,iclbench.estimators,iclbench.evaluation,iclbench.families,iclbench.language,iclbench.layers,iclbench.probing,iclbench.streaming,iclbench.training,beartype.beartype
 
 export OMP_WAIT_POLICY := passive
-# The tests start hundreds of processes; only the first should compile modules.
+# The tests start hundreds of processes. Only the first process should compile modules.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow test-kernels test-engines test-trackers test-docs docs pages figures mutation lint compiled bench clean
@@ -32,7 +32,7 @@ demo: $(VENV)/.installed
 	$(BIN)/iclbench demo
 
 # One worker runs all tests of a module, and all modules of a group (WORKER_GROUPS in tests/conftest.py), so that shared
-# objects are made once. Modules are compiled while mypy runs, so that each is compiled by only one process.
+# objects are created only once. Modules are compiled while mypy runs, so that each is compiled by only one process.
 test: $(VENV)/.installed-dev
 	$(MAKE) -j 2 lint compiled
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope -m "not slow and not docs and not engines"

@@ -59,7 +59,7 @@ class PlainGPT2(nn.Module):
 
 
 def ratio(rival: Callable[[], object], ours: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Return the minimum CPU seconds of both, which alternate after a warm-up."""
+    """Return the minimum CPU seconds of `rival` and of `ours`. Their calls alternate after a warm-up."""
     rival(), ours()
     pairs = [(cpu_seconds(rival), cpu_seconds(ours)) for _ in range(repeats)]
     return min(r for r, _ in pairs), min(o for _, o in pairs)

@@ -69,7 +69,7 @@ def _block(config: RunConfig) -> str:
 
 
 def _lines(task: str, rows: pd.DataFrame) -> list[str]:
-    """One line per mixer, by the score with a convolution, best first. Cells without a score are empty."""
+    """Return one line per mixer, in descending order of the score with a convolution. Missing scores are empty."""
     columns = pd.MultiIndex.from_product([BLOCKS, sorted(rows["seed"].unique())])
     scores = rows.pivot_table("score", "mixer", ["block", "seed"]).reindex(columns=columns)
     means = rows.pivot_table("score", "mixer", "block").reindex(columns=BLOCKS)

@@ -56,8 +56,8 @@ def main(out: Path, data_dir: Path | None) -> None:
         "Made by `benchmarks/budgets.py`: parameters against the budget of the preset, without image encoders, over "
         + ", ".join(f"{plural(n, 'task')} at `{preset}`" for preset, n in tasks.items())
         + f". Budgets: {', '.join(integer(b) for b in sorted(frame['budget'].unique()))}. "
-        f"Of {integer(len(frame))} models the farthest is {worst['backbone']} on `{worst['task']}` at "
-        f"`{worst['preset']}`, {_percent(worst['off'])}; the rule stops within {BUDGET_TOLERANCE:.0%}. "
+        f"The largest deviation of {integer(len(frame))} models is that of {worst['backbone']} on `{worst['task']}` at "
+        f"`{worst['preset']}`, {_percent(worst['off'])}; the search stops within {BUDGET_TOLERANCE:.0%}. "
         f"`state`: float32 values that a model stores per episode after the context of `{_STATE_TASKS[0]}` (models of "
         f"events: of `{_STATE_TASKS[1]}`) at preset `grid`."
     )

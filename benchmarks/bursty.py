@@ -62,7 +62,7 @@ def sampling(size: int, alpha: float) -> str:
 
 
 def training(name: str) -> str:
-    """Return a row of the table: sampling, and the rest of a training step at preset `small`."""
+    """Return a row of the table: the times of sampling and of the other parts of a training step at preset `small`."""
     run = resolve_run("bursty", name, "small")
     family = run.task.build()
     backbone = run.backbone.build(run.shape(family)).train()

@@ -133,7 +133,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--before", type=Path, help="a checkout at an earlier commit")
-    parser.add_argument("--only", nargs="*", default=[], help="commands whose names begin so; no file is written")
+    parser.add_argument("--only", nargs="*", default=[], help="prefixes of the measured commands; no file is written")
     arguments = parser.parse_args()
     folder, before = arguments.folder.resolve(), arguments.before and arguments.before.resolve()
     folder.mkdir(parents=True, exist_ok=True)

@@ -3,9 +3,10 @@
     ICLBENCH_DATA=DATA python benchmarks/convert_coarse.py results/reference WORK
 
 The packs are those of the commits from 3a658a3f to 90195c37. The script recomputes the cells of these baselines in the
-results folder WORK, in which a second call continues. It replaces their rows in `values`, `errors` and `costs`, the
-scores of all models on the same prompt sets, and the gaps of these baselines. It removes the column `coarse` and the
-second heights in `errors`. All other rows are compared with the old packs and are unchanged.
+results folder WORK, where a second call continues. It replaces their rows in `values`, `errors` and `costs`, the scores
+of all models on the same prompt sets, and the gaps of these baselines. It removes the column `coarse` and, from
+`errors`, the duplicate means over a few context sizes. All other rows are compared with the old packs and are
+unchanged.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def convert(packs: Path, folder: Path) -> None:
             columns = [column for column in old[name].columns if column != "coarse"]
             if not rows[columns].equals(old[name]):
                 write(name, rows[columns], paths[name])
-        print(f"{group}: {', '.join(sorted(few)) or 'no baseline'} computed again", flush=True)
+        print(f"{group}: {', '.join(sorted(few)) or 'no baseline'} recomputed", flush=True)
 
 
 def _is_duplicate_height(errors: pd.DataFrame) -> pd.Series:
@@ -167,7 +168,7 @@ def compare(old: Packs, new: Packs, few: set[str]) -> None:
     same = scores[0]["coarse"].isna() & ~scores[0].index.isin(few, level="run")
     moved = (scores[0].loc[same, "value"] - scores[1]["value"].reindex(scores[0].index[same])).abs()
     assert scores[0].index.isin(scores[1].index).all()
-    print(f"  scores: {len(scores[0])} before, {len(scores[1])} now; the others moved by up to {moved.max():.1e}")
+    print(f"  scores: {len(scores[0])} before, {len(scores[1])} now; other scores changed by up to {moved.max():.1e}")
 
 
 def _rows_that_must_not_change(name: str, rows: pd.DataFrame, few: set[str]) -> pd.DataFrame:

@@ -89,7 +89,7 @@ def _set(prompts: Any) -> tuple[str, str]:
 
 
 def variant(config: Any) -> str:
-    """Return the identity of a run except its seed."""
+    """Return the identity of a run without its seed."""
     try:
         from iclbench.store.identity import variant_id
     except ImportError:  # in commit `BEFORE`
@@ -141,13 +141,13 @@ def convert(packs: Path) -> None:
     packs = packs.resolve()
     old, new = _list(packs, BEFORE), _list(packs, None)
     if [key for key, _ in old] != [key for key, _ in new]:
-        raise SystemExit("both commits do not compute identities of the same things")
+        raise SystemExit("the two commits compute identities of different objects")
     ids: dict[str, str] = {}
     for (key, before), (_, after) in zip(old, new, strict=True):
         if ids.setdefault(before, after) != after:
             raise SystemExit(f"{key}: {before} would become {after} and {ids[before]}")
     if len(set(ids.values())) != len(ids):
-        raise SystemExit("two old identities would become one")
+        raise SystemExit("two old identities would become equal")
     runs = {key: before for key, before in old if key.startswith("run ")}
     with tempfile.TemporaryDirectory(dir=packs.parent, prefix=".converting-") as folder:
         converted = Path(folder) / packs.name
@@ -225,7 +225,7 @@ def _archive(before: Path, after: Path, runs: dict[str, str]) -> None:
     packed = []
     for name, entry in archives.entries(before).items():
         if entry.metadata["config"] != runs[f"run {before.name} {name}"]:
-            raise SystemExit(f"{before.name}: run {name} is not one of commit {BEFORE}")
+            raise SystemExit(f"{before.name}: the identity of run {name} is not that of commit {BEFORE}")
         config = configuration(tomllib.loads(entry.config))
         about = {key: value for key, value in entry.metadata.items() if key != "configured"}
         about |= {"config": run_id(config)}

@@ -109,6 +109,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine", choices=["slurm", "ray"])
     parser.add_argument("--address")
-    parser.add_argument("--folder", type=Path, default=Path.cwd(), help="one that all nodes share")
+    parser.add_argument("--folder", type=Path, default=Path.cwd(), help="a folder that all nodes share")
     arguments = parser.parse_args()
     main(arguments.engine, arguments.address, arguments.folder)

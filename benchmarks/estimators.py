@@ -217,7 +217,8 @@ def measure(points: int, repeats: int, only: str) -> list[Row]:
             ask(name),
             10 if points <= 41 or what != "tree of any depth" else 6,
             few_scale,
-            f"loop on {len(few)} of {points - 1} prefixes" + ("; from 129 points on the library's" * (points > 129)),
+            f"loop on {len(few)} of {points - 1} prefixes"
+            + ("; both use the library from 129 points on" * (points > 129)),
             1,
         )
     return rows
@@ -271,7 +272,9 @@ def main() -> int:
     parser.add_argument("--points", type=int, nargs="+", default=[41, 101])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", default="", help="measure only what has this in its name, and write no file")
+    parser.add_argument(
+        "--only", default="", help="measure only baselines whose names contain this text, and write no file"
+    )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     rows = [row for points in options.points for row in measure(points, options.repeats, options.only)]

@@ -5,7 +5,7 @@
 
 The engine of `iclbench stream` reads and checks lines, converts times to gaps and updates the state, with a query every
 10,000 events. Resident memory is read at every tenth of the stream. Its growth is the minimum of the last three
-readings divided by the minimum of the first three. Models have about 25 thousand parameters (preset `grid`) and random
+readings minus the minimum of the first three. Models have about 25 thousand parameters (preset `grid`) and random
 weights, and events are a Poisson process with three marks. Seconds are CPU seconds of one thread (`time.process_time`).
 """
 
@@ -34,7 +34,7 @@ SHAPE = TaskShape(x_dim=0, points=32, y_dim=3, marks=3, head="event", question="
 BUDGET = 25_000
 CONSTANT = ("mamba", "s4d", "s4", "cmhp")
 GROWING = ("gpt2",)
-# The number of events for models with a growing state.
+# Maximum number of events for models with a growing state.
 FEW = 20_000
 QUERY_EVERY = 10_000
 
@@ -91,9 +91,9 @@ def main() -> None:
         "# A stream of events",
         "",
         f"`python benchmarks/event_stream.py`, {date.today()}, {platform.machine()}, torch {torch.__version__}, one "
-        f"thread, seconds of the CPU. Models of some {BUDGET:,} parameters, random weights, float32; lines of text "
-        f"with a time and one of {SHAPE.outputs} marks, a query every {QUERY_EVERY:,} events. Resident memory in "
-        "MB, over the first three tenths of the way, and how much it has grown over the last three.",
+        f"thread, CPU seconds. Models of about {BUDGET:,} parameters, random weights, float32; lines of text with a "
+        f"time and one of {SHAPE.outputs} marks, a query every {QUERY_EVERY:,} events. Resident memory in MB: the "
+        "minimum over the first three tenths of the stream, and the growth to the minimum over the last three tenths.",
         "",
         "| model | events | events per second | bytes of the state | resident memory | growth |",
         "| --- " * 6 + "|",

@@ -91,7 +91,7 @@ def main() -> None:
     if data_dir:
         Path(__file__).with_suffix(".md").write_text("\n".join(lines) + "\n")
     else:
-        print("glyphs.md stays as it is: its rows of Omniglot need --data-dir")
+        print("glyphs.md is not changed, because its rows for Omniglot need --data-dir")
 
 
 if __name__ == "__main__":

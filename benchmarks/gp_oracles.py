@@ -4,8 +4,7 @@
 
 The score is the mean log-likelihood per target over independent samples of kernel, context and targets, with standard
 errors over episodes. The prototype used other samples. Two results agree if they differ by at most three combined
-standard errors. The loss of `oracle-bayes` against `oracle-kernel` is a paired
-difference.
+standard errors. The gap of `oracle-bayes` to `oracle-kernel` is a paired difference.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def kernel_rows(family: GPMixture, shift: str) -> list[Row]:
 
 
 def bayes_rows(family: GPMixture) -> list[Row]:
-    """Return the rows of the loss without access to the kernel, by the number of related datasets."""
+    """Return the rows of the gap of `oracle-bayes` to `oracle-kernel`, by the number of related datasets."""
     facts = TaskFacts(family=family)
     with_kernel, without_kernel = OracleKernel(None, facts), OracleBayes(None, facts)
     parts: dict[str, list[np.ndarray]] = {}
@@ -112,8 +111,8 @@ def main() -> None:
         "# The oracles of the Gaussian-process task and an independent prototype",
         "",
         f"`python benchmarks/gp_oracles.py`, {date.today()}, {platform.machine()}, one thread, torch "
-        f"{torch.__version__}. Mean log-likelihood per target and its standard error over episodes; in brackets, how "
-        "many combined standard errors the two figures are apart (three are agreement).",
+        f"{torch.__version__}. Mean log-likelihood per target and its standard error over episodes; in brackets, the "
+        "difference of the two results in combined standard errors (they agree up to three).",
         "",
         "| what | episodes | ours | prototype | agrees |",
         "| --- | --- | --- | --- | --- |",

@@ -2,7 +2,7 @@
 
     python benchmarks/gpu.py                              # measurements missing in gpu.json, then gpu.md; 25 min
     python benchmarks/gpu.py --only check mamba-icl-1     # some parts
-    python benchmarks/gpu.py --again --only blocks        # measure again
+    python benchmarks/gpu.py --again --only blocks        # repeat these measurements
     python benchmarks/gpu.py --smoke                      # a small trial on a CPU without files
 
 - check: the Triton kernel, compared with the float64 scan on the CPU;
@@ -113,7 +113,7 @@ def report(rows: dict[str, list[Row]]) -> str:
             text += [f"## {title}", "", "Ratios to the first row.", "", *timed(rows[part])]
     steps = {part: rows[part] for part in PARTS if part in rows and part.split("-")[-1] in PRECISIONS}
     if steps:
-        text += ["## Training steps", "", "Ratios to the same model's float32 as trained.", ""]
+        text += ["## Training steps", "", "Ratios to the same model in float32, as trained.", ""]
         head = ["what", "steps/s", "ratio", "ms", "peak (GB)", "first step (s)", "note"]
         lines = []
         for part, part_rows in steps.items():
@@ -197,14 +197,14 @@ def ratio(row: Row, base: Row, key: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure on a GPU; see the head of this file.")
+    parser = argparse.ArgumentParser(description="Measure on a GPU; see the docstring of this file.")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
     parser.add_argument("--limit", type=float, default=60, help="seconds per part (default: 60)")
-    parser.add_argument("--again", action="store_true", help="measure again what gpu.json has")
+    parser.add_argument("--again", action="store_true", help="repeat measurements that gpu.json contains")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes on the CPU, no files")
     arguments = parser.parse_args()
     if not arguments.smoke and not torch.cuda.is_available():
-        print("benchmarks/gpu.py measures a CUDA device and found none; try --smoke", file=sys.stderr)
+        print("benchmarks/gpu.py needs a CUDA device, but torch finds none; try --smoke", file=sys.stderr)
         sys.exit(2)
     file = HERE / "gpu.json"
     rows: dict[str, list[Row]] = json.loads(file.read_text()) if file.exists() and not arguments.smoke else {}

@@ -47,11 +47,11 @@ def main(folder: Path, out: Path) -> None:
         lines += task_lines or [line for line in old_lines if line.startswith((f"| {task} |", f"| {task} · "))]
     note = (
         "Made by `benchmarks/grid_steps.py` from `grids/steps.toml`: seeds 100 and 101, prompts of evaluation seed 1. "
-        f"Separated: a gap of more than {MIN_RATIO:g} standard deviations. Two seeds of nine backbones leave the "
-        "standard deviation uncertain (95 %: a ratio of 2.06 may be 1.1 or 3.0), so that linear at 3,000 steps is a "
-        "close call, and it represents all classes of functions. Learning rates were older ones (`grid_rates.md`), "
+        f"Separated: a gap of more than {MIN_RATIO:g} standard deviations. With two seeds of nine backbones, the "
+        "standard deviation is uncertain (95 %: a ratio of 2.06 may be 1.1 or 3.0), so `linear`, which represents all "
+        "function classes, is a close call at 3,000 steps. The learning rates were older ones (`grid_rates.md`), "
         "chosen on the prompts of the same evaluation seed. Images are not separated, and take more than ten minutes "
-        "a run at 6,000 steps."
+        "per run at 6,000 steps."
     )
     write_page(out, "Steps of preset `grid`", __doc__, lines, note)
 

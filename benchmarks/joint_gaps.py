@@ -22,12 +22,13 @@ HEAD = """# Joint and marginal gaps of neural processes
 Task `gp-mixture` at preset `small`: {episodes} frozen episodes of up to 64 context points and 64 targets, one seed, one
 thread per run (7,000 steps, `banp` 6,000), no related datasets. Nats per target below `oracle-kernel`, the exact
 posterior under the true kernel, with 95 % intervals over the {asked} episodes on which `oracle-bayes` was
-also evaluated. It infers the kernel and is the ceiling of models without access to it. `gap`: the mean over targets of
-the marginal log-likelihood. `joint gap`: the joint log-density of all targets, divided by their number. The oracle
-itself has {marginal} nats per target by the first and {joint} by the second; the difference is the information that
-targets contain on one another. A model with independent predictions loses it. `tnp-a` and `cmanp-and` predict targets
-one after the other, given the true earlier targets (in blocks of 100, here all at once); `np`, `anp`, `bnp` and `banp`
-are mixtures of 50 functions. `icicl-tnp` is evaluated without related datasets. Made by `benchmarks/joint_gaps.py`.
+also evaluated. This oracle infers the kernel and is the ceiling of models without access to it. `gap`: the mean over
+targets of the marginal log-likelihood. `joint gap`: the joint log-density of all targets, divided by their number. The
+oracle itself has {marginal} nats per target by the first and {joint} by the second; the difference is the information
+that targets contain about one another. A model with independent predictions loses it. `tnp-a` and `cmanp-and` predict
+targets one after the other, given the true earlier targets (in blocks of 100, here all at once); `np`, `anp`, `bnp` and
+`banp` are mixtures of 50 functions. `icicl-tnp` is evaluated without related datasets. Made by
+`benchmarks/joint_gaps.py`.
 """
 
 

@@ -137,7 +137,7 @@ def main() -> int:
         "# Pretrained language models",
         "",
         f"`python benchmarks/language.py`, {date.today()}, {platform.machine()}, torch {torch.__version__}, one",
-        "thread, seconds of the CPU. A random Llama, 6 layers, 256 wide;",
+        "thread, CPU seconds. A random Llama, 6 layers, 256 wide;",
         f"{len(queries[0].demonstrations)} tokens of demonstrations, {QUERIES} queries of 15 to 25 tokens,",
         f"{len(CANDIDATES)} candidates of which two are one token.",
         "",

@@ -79,8 +79,8 @@ def main() -> None:
         "",
         f"`python benchmarks/np_memory.py`, {date.today()}, {platform.machine()}, one thread, torch "
         f"{torch.__version__}; published sizes, one episode, the other sizes {FEW}. Growth: from {SIZES[-2]:,} to "
-        f"{SIZES[-1]:,} points, 1 is constant, 2 linear, 4 quadratic. TNP-D keeps keys and values of its context, "
-        "where the released code runs context and targets through all layers for every question: its cost is that of "
+        f"{SIZES[-1]:,} points, 1 is constant, 2 linear, 4 quadratic. TNP-D stores keys and values of its context, "
+        "whereas the released code runs context and targets through all layers for every query: its cost is that of "
         "condition plus query.",
         "",
         "| model | phase | in | paper's table 1 | "

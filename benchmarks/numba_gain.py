@@ -91,7 +91,7 @@ def section() -> str:
 | boosted trees of `iclbench demo` (six prompt sets), XGBoost itself | {spent["library"]:.1f} s |
 | the same, compiled loops | {spent["auto"]:.1f} s |
 | first use of trees and boosting in an installation (compiles, once) | {compiling:.1f} s |
-| first use in every later process (loads what was compiled) | {loading:.1f} s |
+| first use in every later process (loads the compiled code) | {loading:.1f} s |
 | numba and llvmlite on disk | {size:.0f} MB |
 | torch, xgboost, pyarrow, scipy and scikit-learn on disk | {others:.0f} MB |
 

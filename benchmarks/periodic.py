@@ -96,8 +96,8 @@ class Bin:
         self.inside = targets.x[..., 0].abs() <= INSIDE
 
     def row(self, likelihood: Tensor) -> dict[str, object]:
-        """Return the gaps per episode: over all targets, and over targets within and beyond the range of the
-        context.
+        """Return the means and standard errors of the gap over episodes: for all targets, and for targets within and
+        beyond the range of the context.
         """
         gap = self.best - likelihood
         part = {"gap": gap.mean(1)}
@@ -211,7 +211,7 @@ def table(folder: Path, out: Path) -> None:
         "",
         "`python benchmarks/periodic.py`: gap to `oracle-kernel` in nats per target, mean ± 1.96 standard errors over "
         f"{BIN_EPISODES} episodes of each bin, by training step of {BATCH} episodes. Mean level only: a predictor "
-        "with access to the mean level of the function only.",
+        "that models only the mean level of the function.",
     ]
     for name, plan in PLANS.items():
         if not (folder / name / "curve.json").exists():
@@ -234,8 +234,8 @@ if __name__ == "__main__":
     parser.add_argument("what", choices=["train", "table"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("plan", nargs="?", choices=list(PLANS), default="scored")
-    parser.add_argument("--steps", type=int, help="train up to this step only; default: the whole plan")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".md"), help="the table's file")
+    parser.add_argument("--steps", type=int, help="last step (default: the last step of the plan)")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".md"), help="file for the tables")
     arguments = parser.parse_args()
     if arguments.what == "train":
         train(arguments.folder / arguments.plan, PLANS[arguments.plan], arguments.steps)

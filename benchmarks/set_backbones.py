@@ -171,7 +171,7 @@ def main() -> None:
     full = episodes(BATCH, CONTEXT, TARGETS, SETS)
     steps = [
         ("pt-tnp", *training_step("pt-tnp", full, 8)),
-        ("icicl-tnp, all 5 related datasets there and full", *training_step("icicl-tnp", full, 5)),
+        ("icicl-tnp, with 5 complete related datasets", *training_step("icicl-tnp", full, 5)),
         ("icicl-tnp, sizes drawn as in the paper", *training_step("icicl-tnp", as_trained(full), 5)),
     ]
     small = {"context": 64, "targets": 64, "sets": 0}
@@ -198,7 +198,8 @@ def main() -> None:
         "| --- | --- | --- | --- | --- |",
         *(f"| {name} | {r:.3f} | {o:.3f} | {r / o:.2f}x | 1x |" for name, r, o in steps),
         "",
-        "Exponents of a forward and backward pass of one episode, everything else small, beyond what size 1 costs.",
+        "Exponents of the costs of a forward and backward pass of one episode, with all other sizes small, after "
+        "subtraction of the cost of size 1.",
         "",
         "| backbone | in | from ... to | seconds | peak bytes |",
         "| --- | --- | --- | --- | --- |",

@@ -61,7 +61,7 @@ def saved(work: Callable[[], object]) -> int:
         return t
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        held = work()  # noqa: F841  (while it lives no storage is used twice)
+        held = work()  # noqa: F841  (as long as this reference exists, no storage is reused)
     return sum(bytes_by_storage.values())
 
 

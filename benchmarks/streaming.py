@@ -146,8 +146,8 @@ def the_stream(count: int) -> tuple[list[str], bool]:
         f"| largest distance of the state (e, log C) from one `condition` in float64 | {lost:.1e} | {exact:.1e} | 1e-8 "
         "(float64) |",
         "",
-        f"Resident memory grew by {growth:.1f} MB at most between the first tenth of the way and its end (promised: at "
-        f"most 5 MB); it was {', '.join(f'{m:.0f}' for m in memory32)} MB at the tenths.",
+        f"Resident memory grew by {growth:.1f} MB at most between the first tenth of the stream and its end (promised: "
+        f"at most 5 MB); it was {', '.join(f'{m:.0f}' for m in memory32)} MB after the tenths of the stream.",
         "",
         f"Live tensor bytes of an update by 128 points: {ends[0]:.3f} MB at the start, {ends[1]:.3f} MB after all "
         f"points. Answers from the float32 state differ by {answers.abs().max().item():.1e} at most.",
@@ -280,8 +280,8 @@ def costs() -> list[str]:
         sliding = 1e3 * cpu_seconds(slide) / MAX_STEPS
         recomputed = 1e3 * min(cpu_seconds(lambda size=size: cmanp.condition(points.span(0, size))) for _ in range(5))
         report.append(f"| {size:,} | {sliding:.2f} | {recomputed:.2f} | {recomputed / sliding:.1f} |")
-    asking = 1e3 * min(cpu_seconds(lambda: cmanp.query(state.state, points.x[:, :1])) for _ in range(20))
-    return [*report, "", f"A query costs {asking:.1f} ms either way."]
+    query_ms = 1e3 * min(cpu_seconds(lambda: cmanp.query(state.state, points.x[:, :1])) for _ in range(20))
+    return [*report, "", f"A query takes {query_ms:.1f} ms in both cases."]
 
 
 def window_table(slides: int) -> tuple[list[str], bool]:
@@ -291,8 +291,8 @@ def window_table(slides: int) -> tuple[list[str], bool]:
         "",
         "A trained `cmanp` of 25 thousand parameters (`gp-mixture`, 1,500 steps), at a thousand of the slides. Errors "
         "of answers and of e are largest distances from those of conditioning on the points of the window in the same "
-        "precision; the last column is that of the answers from float64, for scale. `--window` conditions again if "
-        "`remove` refuses, if rounding errors may be too large according to the sums of the state, and after "
+        "precision; the last column is the distance of the new answers from those in float64. `--window` conditions "
+        "again if `remove` refuses, if rounding errors may be too large according to the sums of the state, and after "
         f"{MAX_STEPS:,} steps; "
         "the other rules do not estimate rounding errors.",
         "",
@@ -320,7 +320,7 @@ def window_table(slides: int) -> tuple[list[str], bool]:
     report += [
         "",
         "Promised: answers within 1e-5 by `--window`, in both precisions. Resident memory grew by "
-        f"{growth:.1f} MB at most between the first tenth of the way and its end (promised: at most 5 MB).",
+        f"{growth:.1f} MB at most between the first tenth of the slides and their end (promised: at most 5 MB).",
         "",
         "The time to add one point and to remove one at the size of the paper, including the new conditioning "
         f"every {MAX_STEPS:,} steps, compared with conditioning on the window at every query:",
@@ -341,7 +341,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--points", type=int, default=1_000_000)
     parser.add_argument("--slides", type=int, default=100_000)
-    parser.add_argument("--only", choices=sections, action="append", help="these sections; the others stay")
+    parser.add_argument(
+        "--only", choices=sections, action="append", help="only these sections; the others are unchanged"
+    )
     parser.add_argument("--dry", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)

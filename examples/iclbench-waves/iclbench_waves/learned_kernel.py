@@ -24,8 +24,8 @@ class LearnedKernelSettings(BackboneSettings):
 class LearnedKernel(Backbone):
     """Kernel regression with several learned kernels.
 
-    The class defines `predict_targets`. The base class derives the other question, `condition`, `query` and `update`
-    from it.
+    The class defines `predict_targets`. The base class derives `predict_next`, `condition`, `query` and `update` from
+    it.
     """
 
     Settings = LearnedKernelSettings

@@ -18,7 +18,7 @@ from iclbench.config.cards import Published, Values, card_names, cards_folder, l
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.hashing import content_hash
-from iclbench.core.settings import BaseSettings, PositiveInt, validate
+from iclbench.core.settings import BaseSettings, PositiveInt, Role, validate
 from iclbench.language.tasks.pools import Pool, Reader
 from iclbench.registry import READERS
 
@@ -57,9 +57,9 @@ class LanguageCard(BaseSettings):
     """
 
     family: str
-    summary: str
-    source: str = ""
-    notes: str = ""
+    summary: Annotated[str, Role.REPORTING]
+    source: Annotated[str, Role.REPORTING] = ""
+    notes: Annotated[str, Role.REPORTING] = ""
     data: Values = {}
     reader: str
     parameters: Values = {}
@@ -73,7 +73,13 @@ class LanguageCard(BaseSettings):
     episodes: PositiveInt = 400
     subsets: dict[str, list[str]] = {}
     left_out: dict[str, str] = {}
-    published: list[Published] = []
+    published: Annotated[list[Published], Role.REPORTING] = []
+
+    @property
+    def hash(self) -> str:
+        """Content hash of the parts that determine an evaluation; descriptions and published numbers do not affect
+        it."""
+        return content_hash(self.model_dump(mode="json", exclude={*self.with_role(Role.REPORTING)}, exclude_unset=True))
 
     @field_validator("template")
     @classmethod
@@ -147,8 +153,8 @@ class LanguageTask:
 
     @cached_property
     def hash(self) -> str:
-        """Content hash of the card."""
-        return content_hash(self.card)
+        """Content hash of the card without descriptions and published numbers."""
+        return self.card.hash
 
     @property
     def reader(self) -> type[Reader]:

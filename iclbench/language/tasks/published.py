@@ -62,6 +62,6 @@ def _rows(name: str, family: str, card: LanguageCard | SuiteCard) -> Iterator[di
             "status": "ok",
             "reason": f"{p.source}; {p.read}" + (f"; mean over {task_list}" if task_list else ""),
             "mean_of": task_list or None,
-            "card": content_hash(card),
+            "card": language_card.hash if language_card else content_hash(card),
             **provenance(),
         }

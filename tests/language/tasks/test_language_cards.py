@@ -148,3 +148,12 @@ def test_listing_tasks_does_not_import_large_packages():
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert process.stdout.split() == [str(18 + 57 + 20 + 1), "[]"]
+
+
+def test_descriptions_and_published_numbers_do_not_affect_the_hash_of_a_task():
+    (task,) = tasks_of("mine", LanguageCard(**PLAIN))
+    number = {"contestant": "gpt2", "metric": "accuracy", "value": 0.5, "source": "a paper, table 1", "read": "exact"}
+    described = LanguageCard(**PLAIN | {"summary": "other", "source": "a book", "notes": "long", "published": [number]})
+    assert tasks_of("mine", described)[0].hash == task.hash
+    for change in ({"separator": "; "}, {"shots": 7}, {"labels": {"0": "no"}}):
+        assert tasks_of("mine", LanguageCard(**PLAIN | change))[0].hash != task.hash, change
