@@ -105,4 +105,3 @@ def _figure(task: str, preset: str, rows: pd.DataFrame, results: Results) -> Fig
 
 def _panel(name: str, shift: str) -> str:
     return f"{metric(name).label.removeprefix('squared distance ')}, {_PROMPTS[shift]}"
-
