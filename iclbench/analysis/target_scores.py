@@ -8,7 +8,8 @@ from iclbench import tables
 
 
 def over_all_episodes(rows: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
-    """The rows whose values are means over all episodes, not over a bin or a stratum (default: for all metrics)."""
+    """The rows of `metric` (default: all metrics) whose values are means over all episodes, not over a bin or a
+    stratum."""
     rows = rows[rows["axis"].isna()]
     return rows if metric is None else rows[rows["metric"] == metric]
 

@@ -57,7 +57,7 @@ def next_element(model: Backbone | Trained | Run, elements: Any) -> pd.DataFrame
     y = values.to(weight.device) if shape.classes is not None else values.to(weight)
     if reason := backbone.too_long(len(y)):
         raise UsageError(f"elements: the model does not support {len(y)} elements: {reason}", code="not-applicable")
-    # An element with an arbitrary value is appended, because the model predicts it but never reads it.
+    # Append the next element, which the model predicts. Its value is arbitrary, because the model never reads it.
     y = torch.cat([y, y.new_zeros(1, *y.shape[1:])]).unsqueeze(0)
     points = Points.full(weight.new_empty(1, y.shape[1], 0), y)
     with eval_mode(backbone), torch.no_grad():

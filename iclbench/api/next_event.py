@@ -40,10 +40,10 @@ def next_event(
             first time, which then does not count as an event.
 
     Returns:
-        A frame with a row for each number of observed events from 0 to N. Columns: `n` (number of observed events),
-        `time` (expected time of the next event), `gap` (expected time from the last to the next event), `median`,
-        `low`, `high` (median and central 90 % interval of the gap), `mark` (the most likely mark) and `p0`, `p1`, ...
-        (probabilities of all marks).
+        A frame with a row for each number of observed events, from 0 to N (or N - 1 if the observation starts with the
+        first time). Columns: `n` (number of observed events), `time` (expected time of the next event), `gap` (expected
+        time from the last to the next event), `median`, `low`, `high` (median and central 90 % interval of the gap),
+        `mark` (the most likely mark) and `p0`, `p1`, ... (probabilities of all marks).
 
     Raises:
         UsageError: the model does not read events, times or marks are not valid, or the predictions are infinite on the
@@ -80,7 +80,8 @@ def next_event(
         )
     if reason := backbone.too_long(len(events)):
         raise UsageError(f"times: the model does not support {len(events)} events: {reason}", code="not-applicable")
-    # A point with arbitrary values is appended after the last event, because the model predicts it but never reads it.
+    # Append a point for the next event, which the model predicts. Its values are arbitrary, because the model never
+    # reads them.
     y = weight.new_tensor([*(line.y or [] for line in events), [1.0, 0.0, 1.0]])
     points = Points.full(y.new_empty(1, len(y), 0), y.unsqueeze(0))
     with eval_mode(backbone), torch.no_grad():
@@ -112,7 +113,7 @@ def _times(values: Any) -> np.ndarray:
     times = plain_numbers("times", values, "fiu")
     if times.ndim != 1 or not np.isfinite(times).all():
         raise UsageError(
-            f"times: expected finite numbers of one sequence, (N,), got an array of shape {times.shape}",
+            f"times: expected a one-dimensional array of finite numbers, got an array of shape {times.shape}",
             code="bad-value",
         )
     return times

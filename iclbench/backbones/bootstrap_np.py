@@ -8,7 +8,7 @@
        the decoder, which reads the encoding of the context.
 
 The training loss of a point is the loss without bootstraps, minus the logarithm of the mean likelihood over bootstraps.
-Predictions draw bootstraps with fixed uniform numbers (`iclbench.layers.resampling`).
+At prediction time, bootstraps are drawn with fixed uniform numbers (`iclbench.layers.resampling`).
 
 If predictions have no standard deviation (single values), residuals are not standardised. Class labels and events have
 no residuals: their bootstraps are the resampled pairs of step 1.

@@ -11,7 +11,8 @@ model reads any number of columns, including more than in training. `tnp` (TabPF
 targets attend only to the context.
 
 Only the y-cells are read after the last block, so this block computes no other cells, which does not change the
-outputs. Differences from both versions of nanoTabPFN (compared with equal weights):
+outputs. Differences from both versions of nanoTabPFN, the published repository and TFM-Playground (compared with equal
+weights):
 
 - Cells do not attend to columns that are constant in the context. Predictions therefore do not depend on constant
   columns, including the values of targets in these columns. If the context has fewer than two rows, all columns of x
@@ -20,11 +21,13 @@ outputs. Differences from both versions of nanoTabPFN (compared with equal weigh
 - Rows may be masked, so that a batch can hold contexts of different sizes.
 - No constant (1e-20 or 1e-8) is added to the standard deviation.
 
-In TFM-Playground, the y of a regression task is standardised by the context before the model reads it; here, the task
-or the encoding of a table does this. Several outputs form one y-cell, which a linear layer Dy -> D embeds.
+In TFM-Playground, the y of a regression task is standardised with the mean and standard deviation of the context before
+the model reads it; here, the task or the encoding of a table does this. Several outputs form one y-cell, which a linear
+layer Dy -> D embeds.
 
-The model has L (8 D² + 2 D M + 15 D + M) + 4 D + (D + 1) M + (M + 1) out parameters for one output: 356,066 at the
-default sizes for two classes, as in nanoTabPFN.
+With one output column and R raw outputs of the read-out (for classification, the number of classes), the model has
+L (8 D² + 2 D M + 15 D + M) + 4 D + (D + 1) M + (M + 1) R parameters: 356,066 at the default sizes for two classes, as
+in nanoTabPFN.
 """
 
 from __future__ import annotations

@@ -27,7 +27,9 @@ def write_glyphs(path: Path) -> str:
     classes = range(0, 1623, 1623 // CLASSES)[:CLASSES]
     sheet = framed_grid(glyphs(0, classes, DRAWINGS, SIZE))
     if path.is_dir():
-        raise UsageError(f"--png {path} is a folder; name a file, like {path / 'glyphs.png'}", code="bad-value")
+        raise UsageError(
+            f"--png {path} is a folder; pass the path of a file, such as {path / 'glyphs.png'}", code="bad-value"
+        )
     check_replaceable(path, "a PNG picture", lambda existing: existing.read_bytes().startswith(png.SIGNATURE))
     try:
         with atomic(path) as temporary:

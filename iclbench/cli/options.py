@@ -139,7 +139,8 @@ def example_count(extrapolate: str, trained_length: int) -> int:
     number = extrapolate.removesuffix("x")
     if not (number.isascii() and number.isdecimal()):
         raise UsageError(
-            f"--extrapolate takes a number of examples (160, or 4x the training length), not {extrapolate!r}",
+            "--extrapolate takes a number of examples, such as 160, or a multiple of the training length, such as 4x, "
+            f"not {extrapolate!r}",
             code="bad-value",
         )
     return int(number) * (trained_length if number != extrapolate else 1)

@@ -67,14 +67,16 @@ def check_writable(out: Path | None) -> None:
     if out is None:
         return
     if any(table_stem(out, suffix) is not None for suffix in (".parquet", ".arff", ".gz")):
-        raise UsageError(f"--out {out}: predictions are written as CSV; name a .csv file", code="bad-value")
+        raise UsageError(f"--out {out}: predictions are written as CSV; pass the path of a .csv file", code="bad-value")
     if out.exists() and not out.is_file():
         kind = "folder" if out.is_dir() else "device or a pipe"
-        raise UsageError(f"--out {out} is a {kind}; name a file", code="bad-value")
+        raise UsageError(f"--out {out} is a {kind}; pass the path of a file", code="bad-value")
     check_replaceable(out, "a file of predictions", _holds_predictions)
     folder = next(parent for parent in out.absolute().parents if parent.exists())
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
-        raise UsageError(f"--out {out}: no permission to write in {folder}; name another file", code="unreadable-file")
+        raise UsageError(
+            f"--out {out}: no permission to write in {folder}; pass the path of another file", code="unreadable-file"
+        )
 
 
 def _holds_predictions(path: Path) -> bool:
@@ -104,12 +106,12 @@ def read_tables(train: Path, new: Path, target: str, header: bool | None) -> Use
         )
     extra = [name for name in new_frame.columns if name not in names]
     if extra:
-        say(f"note: {new}: not used (not in {train}): {list_names(extra, 12)}")
+        say(f"note: columns of {new} that are not in {train} are not used: {list_names(extra, 12)}")
     return UserTables(rows, labels, new_frame[list(rows.columns)])
 
 
 def _has_names(names: Sequence[str]) -> bool:
-    """Return whether the file contains names for its columns. Other columns are named by their positions."""
+    """Return whether the file names its columns. If it does not, they are named by their positions."""
     return {*names} != {f"column {i + 1}" for i in range(len(names))}
 
 
@@ -243,7 +245,7 @@ def _only_missing_in_new(rows: pd.DataFrame, new: pd.DataFrame) -> list[str]:
 def _too_many_classes(target: str, count: int, limit: int, run: str) -> DataError:
     return DataError(
         f"the target '{as_one_line(target)}' has {count} classes, and run '{run}' predicts at most {limit}; merge rare "
-        "classes, use --task regression if they are numbers, or name another run",
+        "classes, use --task regression if they are numbers, or use another run",
         code="not-applicable",
     )
 
@@ -274,5 +276,6 @@ def _write(out: Path, text: str) -> None:
         write_text(out, text)
     except OSError as error:
         raise IclbenchError(
-            f"cannot write {out}: {error.strerror or error}; name another file with --out", code="unreadable-file"
+            f"cannot write {out}: {error.strerror or error}; pass the path of another file to --out",
+            code="unreadable-file",
         ) from error

@@ -44,8 +44,8 @@ def command(
         typer.Option(
             "--fit",
             min=2,
-            help="Number of queries per function for fitting scale and shift. For streams: number of episodes for "
-            "fitting linear probes.",
+            help="Number of queries per function for fitting the scale and shift of each layer's predictions. For "
+            "streams: number of episodes for fitting linear probes.",
             show_default="10; 4096",
         ),
     ] = None,

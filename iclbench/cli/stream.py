@@ -126,10 +126,11 @@ def _check_writable(path: Path) -> None:
     state."""
     if path.exists() and not path.is_file():
         kind = "folder" if path.is_dir() else "device or a pipe"
-        raise UsageError(f"--save {path} is a {kind}; name a file", code="bad-value")
+        raise UsageError(f"--save {path} is a {kind}; pass the path of a file", code="bad-value")
     check_state_file(path)
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise UsageError(
-            f"--save {path}: no permission to write in {folder}; name another file", code="unreadable-file"
+            f"--save {path}: no permission to write in {folder}; pass the path of another file",
+            code="unreadable-file",
         )

@@ -18,7 +18,7 @@ _COLUMNS = {
     "calibration_error": "calibration",
     "squared_error": "squared error",
     "crps": "CRPS",
-    "covered_90": "in 90 %",
+    "covered_90": "90 % coverage",
 }
 
 

@@ -287,8 +287,9 @@ class HazardEvent(EventPrediction):
     """A point process whose rate of events with mark k is base_k + excited_k exp(-decay s) at time s after the last
     event.
 
-    Examples, which have closed forms, are homogeneous Poisson processes (excited = 0), exponential Hawkes processes
-    with one decay, and self-correcting processes (base = 0, negative decay). The total rate must stay positive.
+    Special cases are homogeneous Poisson processes (excited = 0), exponential Hawkes processes with one decay, and
+    self-correcting processes (base = 0, negative decay). The compensator has a closed form. The total rate must stay
+    positive.
     """
 
     base: Float[Tensor, "*shape K"]

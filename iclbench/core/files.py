@@ -79,7 +79,7 @@ def check_replaceable(path: Path, kind: str, is_replaceable: Callable[[Path], bo
         is_replaceable: function that returns whether an existing file is of this kind.
     """
     if path.is_file() and path.stat().st_size and not is_replaceable(path):
-        raise UsageError(f"{path} exists and is not {kind}; name another file", code="exists")
+        raise UsageError(f"{path} exists and is not {kind}; pass the path of another file", code="exists")
 
 
 def check_state_file(path: Path) -> None:

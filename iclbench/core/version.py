@@ -16,7 +16,7 @@ from pathlib import Path
 _PACKAGE = Path(__file__).resolve().parents[1]
 # The file in the package into which `hatch_build.py` writes the commit.
 COMMIT_FILE = "_commit.txt"
-# The files of a checkout on which values depend. Changes in other files do not add `-dirty` to the commit.
+# The files and folders of a checkout that can affect results. Changes in other files do not add `-dirty` to the commit.
 _CODE = ("iclbench", "tasks", "baselines", "grids", "pyproject.toml")
 
 

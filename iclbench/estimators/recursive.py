@@ -1,4 +1,5 @@
-"""Weight vectors for all prefixes from triangular factors, without solving each prefix separately.
+"""Linear regression on every prefix of the data: all weight vectors are computed from a few triangular factors, instead
+of one solve per prefix.
 
 The Cholesky factor of a leading block of a matrix is the leading block of its Cholesky factor. With the prior N(m, P)
 of w, noise of variance s, X P X' + s I = L L', V = L⁻¹ X P and z = L⁻¹ (y - X m), the posterior mean of w after n

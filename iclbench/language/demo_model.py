@@ -3,7 +3,7 @@
 Each training sequence contains examples of one task in the format of the algorithmic cards, `example:{x}->{y}`. The
 model has to infer the task from the examples, because the input alone does not determine the output: it may be the
 upper-case letter, the next letter, the previous letter or the input itself. For single letters, copying is more
-frequent than each of the tasks, so the best guess without demonstrations is not the answer of a task. The saved folder
+frequent than any of the tasks, so the best guess without demonstrations is not the answer to any task. The saved folder
 is a checkpoint that `iclbench lm eval` accepts.
 """
 
@@ -85,7 +85,7 @@ def train(
         UsageError: the folder is not empty.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out} exists already; give another folder, or delete it first", code="exists")
+        raise UsageError(f"{out} already exists; choose another folder, or delete it first", code="exists")
     tokenizer, model = make_tokenizer(), make_model(seed)
     _, card = load_language_card(TASKS[0])
     optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)

@@ -31,8 +31,8 @@ _SD_METRICS = {"accuracy": "accuracy_sd"}
 def write_summary(
     results: Path, contestant: Contestant, sets: Sequence[LanguagePrompts], plain: Contestant | None = None
 ) -> None:
-    """Write the means over prompt sets that differ only in their demonstrations, and remove summaries with other
-    numbers of episodes, seeds or data. If all cells failed, no file is written.
+    """Write the means over prompt sets that differ only in their demonstrations, and remove summaries for a different
+    number of episodes, a different seed or different data. If all cells failed, no file is written.
 
     Args:
         results: results folder.
@@ -150,7 +150,7 @@ def _gain(
 
 
 def _failure_reason(cell: pd.DataFrame) -> str | None:
-    """Return the reason of the failure if all rows of a cell failed; otherwise None."""
+    """Return the reason for the failure if all rows of a cell failed; otherwise None."""
     return str(cell.iloc[0]["reason"]) if cell["status"].eq("failed").all() else None
 
 

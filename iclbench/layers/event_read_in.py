@@ -36,8 +36,8 @@ def timed_features(y: Float[Tensor, "*shape 3"], marks: int) -> Float[Tensor, "*
 
 
 class EventReadIn(StreamReadIn):
-    """The tokens of events for a sequence model: a linear map of the gap and its logarithm, plus an embedding of the
-    mark. The absolute time is not used, so a stream may have any length.
+    """A layer that maps events to tokens for a sequence model. A token is a linear map of the gap and its logarithm,
+    plus an embedding of the mark. The absolute time is not used, so a stream may have any length.
 
     Attributes:
         start: the token before the first event, which represents the start of the observation (time 0).

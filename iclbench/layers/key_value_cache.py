@@ -19,8 +19,8 @@ class KeyValueCache(State):
     Attributes:
         keys, values: `(B, H, T, D/H)` for each layer.
         mask: slots that hold a token.
-        before: number of tokens before the dataset that is currently read, if positions restart in every dataset; None
-            if positions do not restart.
+        before: number of tokens before the dataset that is currently being read, if positions restart in every
+            dataset; None if positions do not restart.
     """
 
     keys: tuple[Tensor, ...]

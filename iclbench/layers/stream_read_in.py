@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class StreamReadIn(nn.Module, ABC):
-    """The tokens of the elements of a stream.
+    """A layer that maps the elements of a stream to tokens.
 
     Attributes:
         start: the token before the first element.
@@ -30,7 +30,7 @@ def linear_start(width: int) -> nn.Parameter:
 
 
 class TokenReadIn(StreamReadIn):
-    """One vector per token of the vocabulary. The initial vectors have a norm of about 1."""
+    """A table with one vector per token of the vocabulary. The initial vectors have a norm of about 1."""
 
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__()

@@ -3,8 +3,8 @@ If the run reads a stream, hidden states are probed instead (`hidden_states`).
 
 Rows of `values` have evaluator `probe` and `n_context` k. They have intervals over tasks.
 
-- Rows with axis `layer` have the metrics squared_error (with scale and shift), squared_error_raw (without them), scale,
-  shift, and the standard deviations of scale and shift over tasks.
+- Rows with axis `layer` have the metrics squared_error (after a scale and a shift of the layer's predictions are
+  fitted), squared_error_raw (without them), scale, shift, and the standard deviations of scale and shift over tasks.
 - Rows with axis `gd_step` have the metric squared_error.
 - Rows of baselines and oracles have the metric squared_error and no axis.
 - Rows with evaluator `gamma_search` contain the search for the gamma of GD++: squared_error along axis `gamma`, and the
@@ -54,8 +54,8 @@ def probe(
         context: results folder, data sets, and device of the backbone.
         run: a finished run.
         contexts: numbers of examples in context (default: the number in training).
-        fit: number of queries on which scale and shift are fitted (default: 10). For streams, it is the number of
-            episodes on which linear probes are fitted (default: 4,096).
+        fit: number of queries on which the scale and shift of each layer's predictions are fitted (default: 10). For
+            streams, it is the number of episodes on which linear probes are fitted (default: 4,096).
         test: number of scored queries (default: 40). For streams, it is the number of scored episodes (default: 1,024).
         tasks: number of episodes (default: 128). It cannot be set for streams.
         shift: the shift of the distribution.

@@ -1,4 +1,5 @@
-"""Frozen probe sets. Their episodes have a context, queries for fitting scale and shift, and scored queries."""
+"""Frozen probe sets. Their episodes have a context, queries for fitting the scale and shift of each layer's
+predictions, and scored queries."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class ProbeSet(PromptSet):
 
     Attributes:
         context: k, the number of examples in context.
-        fit: m, the number of queries on which scale and shift are fitted.
+        fit: m, the number of queries on which the scale and shift of each layer's predictions are fitted (the metrics
+            `scale` and `shift`).
         test: n, the number of scored queries.
         tasks: the number of episodes.
 

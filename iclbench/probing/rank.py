@@ -113,14 +113,16 @@ def probe_rank(
         family = task.build(context.data_dir)
         if _TWO_LABEL_EVALUATOR not in family.evaluators():
             raise NotProbedError(
-                f"run '{run.name}' predicts class labels, and family '{task.family}' has no sequences of two labels "
-                f"(evaluator '{_TWO_LABEL_EVALUATOR}') for the log-odds; probe the rank of a regression run"
+                f"run '{run.name}': the rank of a classification run is measured on sequences with two possible labels "
+                f"(evaluator '{_TWO_LABEL_EVALUATOR}'), which family '{task.family}' does not have; probe a regression "
+                "run"
             )
         test_size = family.sample_test(_TWO_LABEL_EVALUATOR, 1, generator(seed, "rank")).context.count
         if sizes and context_sizes != [test_size]:
             raise UsageError(
-                f"run '{run.name}' predicts class labels, and the sequences of two labels (evaluator "
-                f"'{_TWO_LABEL_EVALUATOR}') of family '{task.family}' have {test_size} examples; leave --context out",
+                f"run '{run.name}': the rank of a classification run is measured on sequences with two possible labels "
+                f"(evaluator '{_TWO_LABEL_EVALUATOR}'), which have {test_size} examples in family '{task.family}'; "
+                "remove --context",
                 code="not-applicable",
             )
         context_sizes = [test_size]

@@ -122,7 +122,7 @@ def _build(
         write_text(page, html, sync=False)
     except OSError as error:
         raise IclbenchError(
-            f"cannot write the report to {out}: {error.strerror}; name another folder with --out",
+            f"cannot write the report to {out}: {error.strerror}; pass another folder to --out",
             code="unreadable-file",
         ) from error
     finally:
@@ -147,7 +147,7 @@ def _mark_as_report(out: Path) -> None:
     for path in (page, out / "tables", out / "figures"):
         if path.exists():
             raise UsageError(
-                f"{path} exists and is not part of a report: name another folder with --out, or delete it",
+                f"{path} exists and is not part of a report; pass another folder to --out, or delete it",
                 code="exists",
             )
     write_text(page, f"<!DOCTYPE html>\n{GENERATOR}\n<p>This report is not finished.</p>\n", sync=False)

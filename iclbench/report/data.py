@@ -151,7 +151,7 @@ def load_results(results: Path, tasks: Sequence[str] = (), contestants: Sequence
         skipped = f" ({len(problems)} unreadable files were skipped)" if problems else ""
         raise UsageError(
             f"no results in {results}{skipped}; run 'iclbench demo', or 'iclbench train TASK BACKBONE' and then "
-            "'iclbench eval', or name another folder with --results",
+            "'iclbench eval', or pass another folder to --results",
             code="nothing-to-do",
         )
     costs, examples, cells = (

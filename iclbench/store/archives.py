@@ -233,7 +233,7 @@ def _unpack(packed: PackedWeights, run: Run, results: Path) -> Run:
 def _check_same(run: Run, packed: PackedWeights) -> Run:
     """Return an existing run. Raise `UsageError` if its settings or weights differ from those in the archive."""
     name, description = f"{packed.path.parent.name}/{packed.name}", f"run '{run.name}' in {run.path}"
-    advice = f"write '{run.name}' to use this run; to use '{name}', choose another results folder or move the run"
+    advice = f"pass '{run.name}' to use this run; to use '{name}', choose another results folder or move the run"
     if without_codes(run.config.trained_part) != without_codes(packed.trained_part):
         raise UsageError(
             f"{description} was trained with settings that differ from those of '{name}'; {advice}", code="exists"

@@ -58,7 +58,7 @@ class EventFormat(LineFormat):
         Raises:
             DataError: a line cannot be read, or its time does not increase; the message names the line.
         """
-        return self.events(super().read(lines, name), f"{name}, line", "the event of line")
+        return self.events(super().read(lines, name), f"{name}, line", "the event on line")
 
     def events(self, lines: Iterable[Line], line_name: str, event_name: str) -> Iterator[Line]:
         """Convert the time and the mark of each line to the values that the model reads: gap, mark and time since the
@@ -103,8 +103,8 @@ class EventFormat(LineFormat):
         gap, elapsed = (time - previous_time) / self.clock.unit, (time - self.clock.start) / self.clock.unit
         if not self.smallest_gap <= gap <= elapsed <= self.largest_value:
             raise DataError(
-                f"time is {time:.15g}, and its gap of {time - previous_time:.3g} to {previous_name} is outside the "
-                f"range of the model's numbers; try {self.options[1]}"
+                f"time is {time:.15g}; the gap of {time - previous_time:.3g} since {previous_name}, or the time since "
+                f"the start, is outside the range that the model's precision supports; try {self.options[1]}"
             )
         return replace(line, y=[gap, mark, elapsed], time=time)
 

@@ -8,7 +8,8 @@ window therefore stores its points, and recomputes the state from them in four c
 - `remove` raises an error because too little of the state would remain.
 - The estimated error exceeds its limit in `TOLERANCES`.
 - `MAX_STEPS` steps have passed, regardless of the estimate (measured in `benchmarks/streaming.md`).
-- Recomputing is cheaper than sliding: the window has at most `CHEAP_SIZE` points, or no more points than change.
+- Recomputing is cheaper than sliding: the window has at most `CHEAP_SIZE` points, or at most as many points as are
+  added and removed.
 
 A window needs memory for its points and one state.
 """
@@ -65,7 +66,7 @@ class Window:
     """A model with a sliding window that has the methods `condition`, `update` and `query` of a backbone.
 
     Args:
-        backbone: a backbone that `removes_points`.
+        backbone: a backbone whose `removes_points` is True.
         size: number of points N.
         max_steps: see `MAX_STEPS`.
         cheap_size: see `CHEAP_SIZE`.

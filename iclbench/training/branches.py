@@ -1,16 +1,17 @@
 """Branches: shorter training runs that share the beginning of a longer run and have their own learning-rate decay.
 
 With the schedule warm-up, constant, decay (`iclbench.training.schedule`), the first four fifths of a run of n steps
-equal the first steps of a longer run. At the end of these steps, the state of the longer run is copied, the remaining
-steps of the branch are trained with its decay, and the weights of the branch are written (`Run.branch`). Training then
-continues from the copied state, so its result is bitwise the same as without branches.
+equal the first steps of a longer run. At the end of these steps, the state of the longer run is copied, the branch is
+trained for its remaining steps with its own decay, and the weights of the branch are written (`Run.branch`). The longer
+run then continues from the copied state, so its result is bitwise the same as without branches.
 
 At each step, a branch uses the same episodes, curriculum and scheduled noise as the longer run. A schedule that depends
 on the share of finished steps is therefore less advanced at the end of a branch than at the end of a separate run of
 the same length.
 
-An interrupted branch continues from its own checkpoints. Until the branch is finished, the newest checkpoint of the
-training run is at the step at which the branch starts. Later checkpoints are not used while the branch is missing.
+An interrupted branch continues from its own checkpoints. The training run continues only after the branch is finished,
+so until then its newest checkpoint is at the step at which the branch starts. If the weights of a branch are missing
+later, checkpoints past this step are not used.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Curve:
         base: configuration of the contestant on the task, without settings from tables of learning rates.
         prompt_set: name of the validation episodes.
         seeds: number of training runs for each choice of settings.
-        budget: number of parameters of all backbones at the preset; None if the preset has no budget.
+        budget: number of parameters of each backbone at the preset; None if the preset has no budget.
     """
 
     results: Path
@@ -74,7 +74,7 @@ class Curve:
         return self.results / "rates" / self.base.preset / f"{name}.trials.parquet"
 
     def rows(self) -> pd.DataFrame:
-        """Return all trials in the file, including trials with other settings of the preset.
+        """Return all trials in the file, including trials with other numbers of training steps or model sizes.
 
         Raises:
             TableError: the file cannot be read. It is not replaced, because it may contain hours of trials.
@@ -113,7 +113,7 @@ class Curve:
         return Point(settings, fmean(values), stdev(values) if len(values) > 1 else None)
 
     def points(self) -> list[Point]:
-        """Return all points with a score on these episodes, in order of the learning rate.
+        """Return the points without missing trials on the validation episodes, in order of the learning rate.
 
         The settings of a point are the learning rate and all settings that differ from the preset.
         """
@@ -126,7 +126,8 @@ class Curve:
         return [point for point in self.points() if point.settings.keys() == {"lr"}]
 
     def _choices(self) -> list[dict[str, Any]]:
-        """Return all choices of settings in the file, including choices for other steps or sizes of the preset."""
+        """Return all choices of settings in the file, including choices from trials with other numbers of training
+        steps or model sizes."""
         preset_settings, choices = self.base.train.model_dump(mode="json"), []
         columns = ["lr", "optimiser", "warmup", "weight_decay", "beta_1", "beta_2"]
         for *settings, beta_1, beta_2 in self.rows()[columns].drop_duplicates().itertuples(index=False):
@@ -138,7 +139,8 @@ class Curve:
         return sorted(choices, key=lambda choice: (choice["lr"], str(choice)))
 
     def _scores(self) -> dict[tuple[str, int], tuple[float | None]]:
-        """Return the value of each trial on these episodes by variant and seed, in a tuple (None if it failed)."""
+        """Return the score of each trial on the validation episodes, by variant and seed. Each score is a tuple with
+        one value, which is None if the trial failed."""
         rows = self.rows()
         rows = rows[rows["prompt_set"].eq(self.prompt_set)]
         values = [(None if pd.isna(value) else float(value),) for value in rows["value"]]

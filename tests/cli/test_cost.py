@@ -161,7 +161,7 @@ def test_a_baseline_is_measured_only_on_the_tasks_to_which_it_applies(
         ("recall", {"pairs": 8, "points": 20}, [20]),
     ],
 )
-def test_the_default_sizes_of_streams_are_not_beyond_the_training_length(
+def test_default_sizes_exceed_the_training_length_only_for_tasks_with_inputs(
     task: str, changes: dict[str, int], sizes: list[int]
 ) -> None:
     config = resolve_task(task, "smoke", changes)[0]

@@ -67,7 +67,7 @@ def test_families_pass_the_contracts(family, contract):
     [pytest.param(name, marks=pytest.mark.slow if name in CHECKED_ELSEWHERE else []) for name in FAMILIES.names()],
     indirect=True,
 )
-def test_confirmed_oracles_are_optimal(family):
+def test_no_simple_baseline_beats_a_listed_oracle(family):
     no_baseline_beats_a_listed_oracle(family)
 
 
@@ -176,8 +176,8 @@ def test_shared_weights_are_equal_on_all_devices():
 
 
 class MarkovOracle(FamilyPredictor):
-    """A correct oracle of chains with order 1. The probability of a token is proportional to one plus the number of
-    times that it followed the last token."""
+    """A correct oracle for Markov chains of order 1. The probability of a token is proportional to one plus the number
+    of times that it followed the last token."""
 
     family_class, family_name, order, heads = MarkovChains, "markov", "causal", ("categorical",)
 

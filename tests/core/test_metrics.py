@@ -46,7 +46,7 @@ def test_only_squared_errors_are_divided_by_the_normaliser_of_the_task() -> None
     assert normalised == {"squared_error", "squared_error_raw"}
 
 
-def test_the_metric_of_an_area_has_an_entry() -> None:
+def test_each_metric_for_the_area_under_a_curve_has_an_entry() -> None:
     assert {entry.area for entry in METRICS.values() if entry.area} <= METRICS.keys()
 
 

@@ -111,7 +111,8 @@ def test_least_squares_and_linear_attention_have_the_rank_of_the_inputs(dim: int
 
 
 def test_the_rank_of_softmax_attention_grows_with_the_number_of_contexts() -> None:
-    """Theorem 3.10: even for one-dimensional inputs and a single example, no finite number of features suffices."""
+    """CoQE, theorem 3.10: even for one-dimensional inputs and a single example, the predictions of softmax attention
+    cannot be written with finitely many features."""
     contexts, queries = functions("linear", 1, 64, 1)
     matrix = prediction_matrix(Attention(linear=False), contexts, queries)
     ranks = [numerical_rank(matrix[:count], 1e-9) for count in (4, 8, 16, 32, 64)]
@@ -166,7 +167,9 @@ def test_a_run_is_compared_with_least_squares_and_the_oracle(trained_run: Run, t
     ranks = rows[rows["metric"] == "rank"].pivot_table("value", "contestant", "axis_value")
     assert ranks.columns.tolist() == [4, 8, 16]
     assert ranks.loc["least-squares"].tolist() == [3, 3, 3], "inputs have three dimensions"
-    assert ranks.loc["gpt2"].is_monotonic_increasing and ranks.loc["gpt2", 16] > 3, "softmax attention has no bound"
+    assert ranks.loc["gpt2"].is_monotonic_increasing and ranks.loc["gpt2", 16] > 3, (
+        "the rank of softmax attention is not bounded"
+    )
     effective = rows[rows["metric"] == "effective_rank"].set_index(["contestant", "axis_value"])["value"]
     assert effective["least-squares"].between(1, 3).all()
     assert all(value <= ranks.loc[name, count] + 1e-9 for (name, count), value in effective.items())

@@ -1,4 +1,4 @@
-"""The ceiling of the synthetic climate: the exact posterior given the climate and the true kernel of the weather.
+"""The oracle of the synthetic climate: the exact posterior given the climate and the true kernel of the weather.
 
 Related datasets are other samples of the weather. They give no information if the kernel is known.
 """

@@ -1,4 +1,4 @@
-"""The attainable ceiling of the synthetic point processes: predictions given the past events and the distribution of
+"""The best attainable predictions for the synthetic point processes, given the past events and the distribution of
 processes.
 
 `oracle-events` has access to the process, so a model that infers the process from events cannot reach its score. This

@@ -1,4 +1,4 @@
-"""The ceiling of the synthetic point processes: the exact distribution of the next event given the true parameters.
+"""The oracle of the synthetic point processes: the exact distribution of the next event given the true parameters.
 
 The oracle has access to the kind and the parameters of every episode (`iclbench.families.events.processes`), so it
 reads the context only as the history of the process. Under a shift, it has access to the shifted parameters.

@@ -249,7 +249,7 @@ class Events(Family):
 def _find_file(data_dir: Path | None, name: str) -> Path:
     """Return the file of this name in the data folder or, if it does not exist, the file at this path. Without a name,
     return the only file in the data folder."""
-    advice = "name the file of your sequences (.npz, .jsonl or .csv): -o task.path=my.jsonl"
+    advice = "pass the path of your sequences (.npz, .jsonl or .csv): -o task.path=my.jsonl"
     folder = None if data_dir is None else data_dir / "events"
     if name:
         # The data folder comes first, so that cards work in every current folder.
@@ -264,7 +264,7 @@ def _find_file(data_dir: Path | None, name: str) -> Path:
         location = f"in {folder} or the current folder" if folder else "in the current folder"
         if candidates:
             raise UnknownNameError("file of sequences", name, [p.name for p in candidates], hint=f"({location})")
-        advice = advice.replace("name the file of your sequences", "or name another file")
+        advice = advice.replace("pass the path of your sequences", "or pass the path of another file")
         if Path(name).is_absolute():
             raise DataError(f"no file '{name}'; {advice.removeprefix('or ')}", code="missing-file")
         raise DataError(

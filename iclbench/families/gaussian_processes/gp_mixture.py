@@ -10,8 +10,8 @@ function and the first related datasets do not depend on the number of requested
 
 Frozen prompts are stratified by kernel and, within each kernel, by log l and by context size: both kernels are equally
 frequent, and if a kernel has n episodes, each of n equal intervals contains one of their lengthscales and one of their
-sizes. This halves the deviation of the ceiling of 256 episodes from its expected value. Training episodes are
-independent.
+sizes. This halves the deviation of the oracle's mean score over 256 episodes from its expected value. Training episodes
+are independent.
 
 The authors draw one kernel, one context size and one number of related datasets per batch of 16. Here they are drawn
 per episode, or per batch with `per_batch = true`. Errors are divided by 1, the variance of the noiseless process, so

@@ -1,4 +1,4 @@
-"""The two ceilings of the Gaussian-process task, and a reference for models that have not learned periods.
+"""The two oracles of the Gaussian-process task, and a reference for models that have not learned periods.
 
 `oracle-kernel` has access to the kernel of every episode and returns the exact posterior, which related datasets cannot
 improve. `oracle-bayes` has access only to the distribution of kernels and infers the kernel from context and related

@@ -48,7 +48,8 @@ class ImageSet:
         self.labels, self.first_position, self.counts = (
             torch.from_numpy(a.astype(np.int64)) for a in (names, first_position, counts)
         )
-        # Image numbers sorted by label: label l has counts[l] images from position first_position[l].
+        # Image numbers sorted by label: the images with label labels[i] are the counts[i] entries that start at
+        # first_position[i].
         self.order = torch.from_numpy(np.argsort(labels, kind="stable"))
 
     def read(self, numbers: Int[Tensor, "*n"]) -> UInt8[Tensor, "*n pixels channels"]:
@@ -76,7 +77,7 @@ def glyph_images(part: Part, classes: int, drawings: int, size: int, jitter: flo
 
 
 def mnist_images(part: Part, data_dir: Path | None) -> ImageSet:
-    """Read MNIST from its four idx files in the folder `mnist`.
+    """Read the training or test images of MNIST from the idx files in the folder `mnist`.
 
     Raises:
         DataError: a file is missing or damaged.
@@ -86,8 +87,8 @@ def mnist_images(part: Part, data_dir: Path | None) -> ImageSet:
 
 
 def emnist_images(part: Part, data_dir: Path | None) -> ImageSet:
-    """Read balanced EMNIST from its idx files in the folder `emnist`. The files contain transposed images, which are
-    turned upright.
+    """Read the training, test or unseen images of balanced EMNIST from the idx files in the folder `emnist`. The files
+    contain transposed images, which are turned upright.
 
     Raises:
         DataError: a file is missing or damaged.
@@ -107,8 +108,8 @@ def _idx_pair(
     if images.shape[1:] != (28, 28) or len(images) != len(labels) or not len(images):
         shape = " x ".join(map(str, images.shape))
         raise DataError(
-            f"{folder}: {prefix} has images of shape {shape} and {len(labels)} labels, expected one label per 28 x 28 "
-            "image; unpack all files of one download"
+            f"{folder}: {prefix} has images of shape {shape} and {len(labels)} labels; expected one label per 28 x 28 "
+            "image. Use image and label files from the same download"
         )
     return images, labels.astype(np.int64)
 

@@ -1,4 +1,4 @@
-"""The two ceilings of `linear-system`: the next element given the system, and given only the distribution of systems.
+"""The two oracles of `linear-system`: predictions given the system, and given only the distribution of systems.
 
 `oracle-kalman` has access to the system of every episode, and to the new system and its time under `switch`. It
 predicts with the Kalman filter, which is exact.

@@ -1,4 +1,4 @@
-"""The ceilings of Gaussian-process tables.
+"""The oracles of Gaussian-process tables.
 
 `oracle-gp` has access to the lengthscale and the noise of every table and returns the exact posterior.
 `oracle-gp-prior` has access only to their prior, a finite list of pairs: it averages the posteriors of all pairs, with

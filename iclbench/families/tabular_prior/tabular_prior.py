@@ -10,7 +10,7 @@ sequences and of sets can read them. The default prior mixes these kinds of tabl
 | `trees` | 30 % | the same with ensembles of trees, half of them causal (`trees`) |
 
 A fourth kind, `gp`, is used only if it is selected. Its functions are samples from a Gaussian process with a discrete
-prior over hyperparameters (`gaussian_process`), and `oracle-gp-prior` is the exact ceiling. Its inputs are N(0, 1)
+prior over hyperparameters (`gaussian_process`), so `oracle-gp-prior` is Bayes-optimal. Its inputs are N(0, 1)
 before standardisation. Its tables have no categorical columns and no missing cells, and its targets are not
 standardised. Every kind is also a shift, which evaluates a model on a prior that differs from its training prior.
 

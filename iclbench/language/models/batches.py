@@ -33,7 +33,8 @@ class Batches:
 
         Args:
             lengths: lengths of the rows.
-            work: computes the rows with these numbers. When memory runs out, it is called again with half of them.
+            work: function that takes a list of row numbers and returns the result for these rows. When memory runs
+                out, it is called again with half of the rows.
             equal: whether all rows of a batch must have the same length.
 
         Raises:

@@ -31,10 +31,10 @@ class RetNet(LinearMixer):
     is applied to the output of each head, and a SiLU gate to the outputs of all heads. The mixer has 8 D² parameters.
 
     The state is rotated with every token, so that positions are relative to the state and do not grow. RMSNorm has no
-    weights, as in torchscale's code; the paper has a group norm. The angles are those of rotary positions; the
-    frequencies of torchscale's code extend one step further. Linear layers use PyTorch's default initialisation; output
-    weights are scaled down with depth. Torchscale instead uses Xavier initialisation with small gains, and multiplies
-    scores by factors that the norm cancels. An optional convolution is followed by SiLU.
+    weights, as in torchscale's code; the paper has a group norm. The frequencies are those of rotary positions,
+    base^(-2i/K); in torchscale's code, the exponents run from 0 to -1 inclusive. Linear layers use PyTorch's default
+    initialisation; output weights are scaled down with depth. Torchscale instead uses Xavier initialisation with small
+    gains, and multiplies scores by factors that the norm cancels. An optional convolution is followed by SiLU.
     """
 
     head_step = 2  # pairs of channels of queries and keys are rotated

@@ -61,7 +61,8 @@ def selective_scan(
     """
     if A.shape[1] > _MAX_STATES:
         raise UsageError(
-            f"backbone.state={A.shape[1]}: mamba-ssm's kernel has at most {_MAX_STATES} states; use backbone.scan=auto",
+            f"backbone.state={A.shape[1]}: mamba-ssm's kernel supports at most {_MAX_STATES} states; use "
+            "backbone.scan=auto",
             code="not-supported",
         )
     y, last, _ = _forward(u, dt, A, B, C, h0)

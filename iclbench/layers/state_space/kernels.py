@@ -59,8 +59,8 @@ def spectrum(init: Spectrum, order: int) -> Complex[Tensor, " n"]:
 def zero_order_hold(
     A: Complex[Tensor, "D n"], C: Complex[Tensor, "D n"], dt: Float[Tensor, " D"]
 ) -> tuple[Complex[Tensor, "D n"], Complex[Tensor, "D n"]]:
-    """Return the logarithm of the discrete A, and 2 C times the discrete B for B = 1, so that y = Re(C x), x <- A x +
-    u."""
+    """Return log a and c, where a is the discrete A, and c is 2 C times the discrete B for B = 1. The system is then
+    x <- a x + u, y = Re(sum over modes of c x)."""
     log_a = A * dt[:, None]
     return log_a, 2 * C * torch.expm1(log_a) / A
 
@@ -68,7 +68,7 @@ def zero_order_hold(
 def powers(
     log_a: Complex[Tensor, "D n"], exponents: Float[Tensor, " T"]
 ) -> tuple[Float[Tensor, "D n T"], Float[Tensor, "D n T"]]:
-    """Return the real and imaginary parts of a to the power of each exponent."""
+    """Return the real and imaginary parts of a to the power of each exponent, given log a."""
     modulus = torch.exp(log_a.real[..., None] * exponents)
     angle = log_a.imag[..., None] * exponents
     return modulus * torch.cos(angle), modulus * torch.sin(angle)

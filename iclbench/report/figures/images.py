@@ -20,8 +20,8 @@ _UNOBSERVED = (0x2B, 0x5C, 0xB8)
 # Smallest side of a picture in pixels; smaller images are enlarged, because browsers and printers would smooth them.
 _SIDE = 84
 CAPTION = (
-    "Blue: unobserved pixels; below each predicted mean: the width of the central 90 % interval (white: the widest of "
-    "the episode)."
+    "Unobserved pixels are blue. The picture below each predicted mean shows the width of the central 90 % interval "
+    "(white is the largest width in the episode)."
 )
 
 

@@ -115,8 +115,9 @@ def scores(language: LanguageResults) -> Table | None:
     return Table(
         name="language-scores",
         title="Scores by metric",
-        caption="Accuracy by the rule that selects the answer (log-probability in total, per token, per character or "
-        "per byte; greedy: first token), balanced accuracy and log-likelihood. Intervals as above.",
+        caption="Accuracy for each rule that selects the answer (log-probability in total, per token, per character or "
+        "per byte; for greedy decoding, also the first token only), balanced accuracy and log-likelihood. Intervals as "
+        "above.",
         frame=frame,
         columns=(Column("task", "task"), Column("contestant", "contestant"), *columns),
         group="task",

@@ -92,7 +92,7 @@ def _missing_evaluations(task: Slice, evaluated_rows: pd.DataFrame) -> Iterator[
     # The reference `chance` and the baselines of a probe (GD++ with another gamma) are not evaluated on the questions.
     baselines = set(evaluated_rows["contestant"].unique()) - {"chance"}
     other_runs = set(task.rows.loc[_in_training(task) & task.rows["status"].eq("failed"), "run"].unique())
-    # The rows of runs with another pool of truths are not in the leaderboards of the task.
+    # Runs trained on a limited pool of functions are not in the leaderboards of the task.
     is_pool = task.rows["axis"].eq(POOL).fillna(False) & task.rows["axis_value"].notna()
     other_runs |= set(task.rows.loc[is_pool, "run"].unique()) - set(evaluated_rows["run"].unique())
     # A method on a backbone (gpt2+deep-thinking) is optional.
@@ -111,10 +111,10 @@ def _missing_evaluations(task: Slice, evaluated_rows: pd.DataFrame) -> Iterator[
 
 
 def _missing_summaries(rows: pd.DataFrame) -> list[tuple[str, str]]:
-    """Contestant and run of backbones without a score, if others have a score on the same prompts, or if the score is
-    undefined because baselines are missing."""
+    """Contestant and run of backbones without a score row, if other contestants have one on the same prompts, or if no
+    contestant has one, for example because baselines are missing."""
     ok = rows[rows["status"].eq("ok") & rows["axis"].isna()]
-    scores = rows[rows["metric"].eq("score") & rows["axis"].isna()]  # including scores that are not defined
+    scores = rows[rows["metric"].eq("score") & rows["axis"].isna()]  # including rows of undefined scores
     metrics = dict(zip(scores["prompt_set"], scores["score_of"], strict=True))
     is_question = ok["shift"].eq("none") & ok["evaluator"].isin(["next", "targets"])
     is_scored = ok["metric"].eq(ok["prompt_set"].map(metrics))

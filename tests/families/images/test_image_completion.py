@@ -318,8 +318,9 @@ def test_the_normaliser_is_the_variance_of_the_intensities(sampling):
     ("task", "cap"), [("image-completion-emnist", 2.0768), ("image-completion-celeba32", math.inf)]
 )
 def test_likelihoods_are_capped_as_in_the_released_code(task, cap):
-    """On EMNIST, standard deviations are 0.05 + 0.95 softplus, so the cap is log N(0; 0, 0.05²). On CelebA, they are
-    exponentials, which have no positive lower bound."""
+    """In the released code, standard deviations are 0.05 + 0.95 softplus(r) on EMNIST, so the cap is log N(0; 0,
+    0.05²). On CelebA, they are exp(r), which has no positive lower bound. The floors of the tasks give the same
+    caps."""
     for preset in ("small", "paper"):
         floor = resolve_task(task, preset)[0].floor
         narrowest = Gaussian.from_raw(torch.tensor([0.0, -60.0], dtype=torch.float64), 1, HeadSettings(floor))
@@ -344,7 +345,7 @@ def test_latent_models_in_the_grids_of_table_2_use_the_normed_residual(grid):
     assert all(run.config.backbone.settings["residual"] == "normed" for run in latent_runs)
 
 
-def test_training_validation_and_evaluation_glyphs_do_not_overlap() -> None:
+def test_training_test_and_unseen_glyphs_do_not_overlap() -> None:
     parts = {part: glyph_images(part, 3, 4, 8, jitter=1.0) for part in ("train", "test", "unseen")}
     pixels = {
         part: {image.numpy().tobytes() for image in images._pixels[torch.device("cpu")]}

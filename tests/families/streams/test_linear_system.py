@@ -156,7 +156,7 @@ def test_bad_shifts_are_refused(shift: str, code: str, names: list[str]) -> None
         build_family().parse_shift(shift)
 
 
-def test_systems_that_grow_out_of_float32_are_refused() -> None:
+def test_systems_that_overflow_float32_are_refused() -> None:
     assert draw(points=90, shift="radius-2").context.y.isfinite().all()
     with refused("bad-value", "radius of 2", "130 points"):
         draw(points=130, shift="radius-2")

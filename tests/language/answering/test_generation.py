@@ -71,7 +71,8 @@ def test_generated_tokens_equal_generation_with_transformers(architecture: str, 
 
 @pytest.mark.parametrize("architecture", ["mamba", "mistral"])
 def test_a_model_without_a_memory_reads_every_token_once(architecture: str, folder, model) -> None:
-    """Generation settings of the checkpoint have no effect. Its repetition penalty would change the answers."""
+    """The model's generation settings have no effect, not even a repetition penalty, which `module.generate` would
+    apply."""
     expected = generate_all(model(architecture), shared=False, size=2)
     penalised = load(str(folder(architecture)))
     module, sizes = penalised._module, []
@@ -162,7 +163,7 @@ def test_every_query_is_answered_after_its_own_demonstrations(model) -> None:
         [Example(names[i], "a"), Example(names[i - 1], "b"), Example(names[i - 2], "c")] for i in range(3)
     ]
     queries = questions(llama.tokens, [prompt(UPPER, examples, "x") for examples in demonstrations], False)
-    # The questions must be rows of one memory.
+    # Demonstrations of equal length are processed as one batch.
     assert len({len(question.demonstrations) for question in queries}) == 1
 
     def reply(part, memory, on_prompt_end):
