@@ -310,15 +310,17 @@ def no_baseline_beats_a_listed_oracle(family: Family) -> None:
 
 
 def streams_have_no_inputs(family: Family) -> None:
-    """Elements have no inputs, the only question is `next`, and targets of probes have a value and a mask per episode.
-    (For families of streams.)"""
+    """Elements have no inputs, the only question is `next`, episodes have labels of prefixes only if the family says
+    so, and targets of probes have a value and a mask per episode. (For families of streams.)"""
     if not isinstance(family, StreamFamily):
         assert not family.is_stream, "is_stream is set, but the class does not derive from StreamFamily"
         return
     episodes = draw(family)
     assert family.x_dim == 0, f"x_dim is {family.x_dim}"
     assert family.questions == {"next"}, f"questions are {sorted(family.questions)}"
-    if episodes.targets is not None:  # labels of the prefixes
+    has_labels = episodes.targets is not None
+    assert has_labels == family.predicts_labels, f"predicts_labels is {family.predicts_labels}, but targets: {has_labels}"
+    if episodes.targets is not None:
         sizes = episodes.targets.count, episodes.context.count
         assert sizes[0] == sizes[1], "the episodes have {} labels of {} prefixes".format(*sizes)
     for name, target in family.probe_targets(episodes, episodes.context.count - 1).items():
@@ -371,6 +373,8 @@ _SIMPLE_BASELINES = ("zero", "mean", "averaging", "knn-3", "least-squares", "rid
 _SIMPLE_EVENT_BASELINES = ("poisson", "renewal", "markov-marks")
 _SIMPLE_VECTOR_BASELINES = ("zero", "mean", "last-value", "ar-2", "ar-4")
 _SIMPLE_TOKEN_BASELINES = ("uniform", "unigram", "bigram", "trigram")
+# Baselines of streams whose targets are labels of prefixes.
+_SIMPLE_LABEL_BASELINES = ("uniform",)
 
 
 def _simple_baselines(family: Family) -> tuple[str, ...]:
@@ -378,7 +382,9 @@ def _simple_baselines(family: Family) -> tuple[str, ...]:
         return _SIMPLE_EVENT_BASELINES
     if family.x_dim:
         return _SIMPLE_BASELINES
-    return _SIMPLE_VECTOR_BASELINES if family.classes is None else _SIMPLE_TOKEN_BASELINES
+    if family.classes is None:
+        return _SIMPLE_VECTOR_BASELINES
+    return _SIMPLE_LABEL_BASELINES if family.predicts_labels else _SIMPLE_TOKEN_BASELINES
 
 
 def _oracle_errors(family: Family, oracle: str, episodes: Episodes) -> Float[Tensor, " B"] | None:

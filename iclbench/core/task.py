@@ -108,6 +108,7 @@ class TaskFacts:
         mean_gap: mean gap between events in the training data, in the task's unit of time; None if the events are
             sampled by a family.
         mean_first_gap: mean time from the start of an observation to its first event; None as for `mean_gap`.
+        predicts_labels: whether the target of each prefix of a stream is a label of the prefix, not the next element.
     """
 
     noise_to_signal: float = 0.0
@@ -118,3 +119,4 @@ class TaskFacts:
     marks: int | None = None
     mean_gap: float | None = None
     mean_first_gap: float | None = None
+    predicts_labels: bool = False

@@ -10,6 +10,9 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
+from iclbench.core.episodes import Points
+from iclbench.core.errors import UsageError
+from iclbench.core.predictions import Categorical
 from iclbench.core.settings import BaseSettings, NoSettings, PositiveFloat
 from iclbench.core.tokens import followers
 from iclbench.estimators.token_estimator import TokenEstimator
@@ -45,6 +48,16 @@ class NGram(TokenEstimator[NGramSettings]):
 
     Settings = NGramSettings
     order = "causal"
+
+    def _predict_prefixes(
+        self, points: Points, full: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
+    ) -> Categorical:
+        if self.facts.predicts_labels:
+            raise UsageError(
+                f"{type(self).__name__} predicts the next token; this task requires a label of the tokens so far",
+                code="not-applicable",
+            )
+        return super()._predict_prefixes(points, full, lengths, queries)
 
     def log_probabilities(
         self, tokens: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"], classes: int

@@ -84,6 +84,8 @@ class Family(ABC):
         classes: number of classes, None for regression.
         marks: number of marks if episodes are event sequences (`iclbench.core.events`); None for other families.
         is_stream: whether episodes are sequences of tokens or vectors without inputs.
+        predicts_labels: whether models of a stream predict a label of each prefix (`Episodes.targets`) instead of the
+            next element.
         reads_images: whether the inputs are images (`x_shape`).
         time_unit: divisor of the times of a user's events; models read the quotients.
         starts_with_event: whether a user's sequence is observed from its first event on. This event is then the origin
@@ -106,6 +108,7 @@ class Family(ABC):
     classes: int | None = None
     marks: int | None = None
     is_stream: ClassVar[bool] = False
+    predicts_labels: ClassVar[bool] = False
     reads_images: ClassVar[bool] = False
     time_unit: float = 1.0
     starts_with_event: bool = False
@@ -257,7 +260,15 @@ class Family(ABC):
 
     def facts(self, shift: str = "none") -> TaskFacts:
         """Return the facts about the task that estimators receive in addition to the points."""
-        return TaskFacts(self.noise_to_signal(shift), self.hidden_width, self, shift, self.classes, self.marks)
+        return TaskFacts(
+            self.noise_to_signal(shift),
+            self.hidden_width,
+            self,
+            shift,
+            self.classes,
+            self.marks,
+            predicts_labels=self.predicts_labels,
+        )
 
     def held_out(self) -> Family:
         """Return the family for evaluation, with data that training does not use. The default is the family itself."""

@@ -113,6 +113,14 @@ def test_other_tasks_are_refused(cls: type[NGram] | type[Uniform]) -> None:
             cls(facts=TaskFacts(classes=classes)).predict_next(episodes.context)
 
 
+def test_n_grams_refuse_labels_of_prefixes() -> None:
+    tokens = example_episodes(dim=0, classes=CLASSES)
+    facts = TaskFacts(classes=CLASSES, predicts_labels=True)
+    with refused("not-applicable", "NGram"):
+        NGram(facts=facts).predict_next(tokens.context)
+    assert Uniform(facts=facts).predict_next(tokens.context).logits.shape[-1] == CLASSES
+
+
 @pytest.mark.parametrize("token", [-1, CLASSES])
 def test_a_token_outside_the_vocabulary_is_refused(token: int) -> None:
     points = random_points(2, 5)

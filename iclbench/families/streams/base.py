@@ -34,7 +34,8 @@ class ProbeTarget(TensorRecord):
 class StreamFamily(Family):
     """Sequences of tokens (with `classes`) or vectors (of `y_dim` numbers) without inputs; the question is `next`.
 
-    Models predict the next element after each prefix, or a label of each prefix if the episodes have `targets`.
+    Models predict the next element after each prefix, or a label of each prefix (`Episodes.targets`) if
+    `predicts_labels` is true.
     """
 
     is_stream = True

@@ -61,6 +61,7 @@ class StateTracking(StreamFamily):
     """
 
     Parameters = StateTrackingParameters
+    predicts_labels = True
     oracles = frozenset({"oracle-product"})
     parameters: StateTrackingParameters
 
