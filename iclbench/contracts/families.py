@@ -319,7 +319,8 @@ def streams_have_no_inputs(family: Family) -> None:
     assert family.x_dim == 0, f"x_dim is {family.x_dim}"
     assert family.questions == {"next"}, f"questions are {sorted(family.questions)}"
     has_labels = episodes.targets is not None
-    assert has_labels == family.predicts_labels, f"predicts_labels is {family.predicts_labels}, but targets: {has_labels}"
+    expected = family.predicts_labels
+    assert has_labels == expected, f"predicts_labels is {expected}, but the episodes have labels: {has_labels}"
     if episodes.targets is not None:
         sizes = episodes.targets.count, episodes.context.count
         assert sizes[0] == sizes[1], "the episodes have {} labels of {} prefixes".format(*sizes)
