@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from itertools import accumulate
 from typing import Any, Final
 
 # Maximum number of known names in an error message.
 _MAX_NAMES = 32
+# Largest number of characters of all names in a message.
+_MAX_LENGTH = 600
 # Maximum number of characters that an error message repeats from a quotation or word in the user's input.
 _MAX_ECHO = 200
 _LONG_WORDS = re.compile(r"(?<!\w)'[^'\n]{199,}'|(?<!\w)\"[^\"\n]{199,}\"|\S{201,}")
@@ -157,8 +160,10 @@ class UnknownNameError(UsageError):
         elif listed_by and len(known) > _MAX_NAMES:
             advice = f"to see all names, run {listed_by}"
         else:
-            rest_text = f" and {len(known) - _MAX_NAMES} more" if len(known) > _MAX_NAMES else ""
-            advice = f"known: {', '.join(known[:_MAX_NAMES])}{rest_text}" if known else "none are known"
+            lengths = accumulate(len(name) + 2 for name in known[:_MAX_NAMES])
+            shown = max(1, sum(length <= _MAX_LENGTH for length in lengths))
+            rest_text = f" and {len(known) - shown} more" if len(known) > shown else ""
+            advice = f"known: {', '.join(known[:shown])}{rest_text}" if known else "none are known"
         super().__init__(f"unknown {kind} {name!r}; {advice}{' ' + hint if hint else ''}")
 
 

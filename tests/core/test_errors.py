@@ -85,3 +85,13 @@ def test_every_error_code_in_the_package_is_listed() -> None:
 def test_refused_fails_if_the_code_names_or_exit_code_differ(code: str, names: list[str], exit_code: int) -> None:
     with pytest.raises(AssertionError), refused(code, *names, exit_code=exit_code):
         _raise_unknown_name("linaer")
+
+
+def test_an_unknown_name_lists_at_most_600_characters_of_known_names() -> None:
+    names = [f"reference/a-long-name-of-a-run-{n:02}" for n in range(40)]
+    message = str(UnknownNameError("run", "zzz", names))
+    listed = message.partition("known: ")[2].partition(" and ")[0].split(", ")
+    assert listed == names[: len(listed)]
+    assert sum(len(name) + 2 for name in listed) <= 600 < sum(len(name) + 2 for name in names[: len(listed) + 1])
+    assert message.endswith(f"and {40 - len(listed)} more")
+    assert "and 1 more" in str(UnknownNameError("run", "zzz", ["x" * 700, "y"]))
