@@ -39,7 +39,7 @@ from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.store import identity
 from iclbench.store.runs import write_errors
-from iclbench.store.state import has_all_metrics, is_intact
+from iclbench.store.state import is_current, is_intact
 
 Rows = list[dict[str, object]]
 Tables = dict[tables.TableName, Rows | pd.DataFrame]
@@ -119,10 +119,11 @@ def is_done(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> boo
     metadata = tables.metadata(values)
     paths = [values, *(cell_path(results, contestant, prompts, name) for name in metadata.get("beside", "").split())]
     expected = {"cell": cell_hash(contestant, prompts), "schema": str(tables.SCHEMA_VERSION)}
-    if not all(expected.items() <= tables.metadata(path).items() and is_intact(path) for path in paths):
+    if not all(is_current(tables.metadata(path), expected) and is_intact(path) for path in paths):
         return False
     # For language tasks, the cell's hash includes a version of the code that computes metrics.
-    return not isinstance(prompts, PromptSet) or has_all_metrics(metadata.get("metrics"), prompts.task.question)
+    question = prompts.task.question if isinstance(prompts, PromptSet) else None
+    return is_current(metadata, expected, question)
 
 
 def pack_name_of(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> str:

@@ -22,7 +22,7 @@ from iclbench.core import kernels, machine
 from iclbench.core.context import Context
 from iclbench.store.outcome import Outcome
 from iclbench.store.runs import write_errors
-from iclbench.store.state import State, has_all_metrics, is_intact
+from iclbench.store.state import State, is_current, is_intact
 
 if TYPE_CHECKING:
     from iclbench.sweep.cells import GridCell
@@ -58,10 +58,10 @@ class CellStore:
         return frame.drop_duplicates("cell").sort_values("cell").set_index("cell")
 
     @cached_property
-    def _states(self) -> dict[str, State]:
-        """The states of the cells that have a row and all files that it names."""
-        intact = self.rows[self.rows["is_intact"]]
-        return dict(zip(intact.index, intact["status"], strict=True))
+    def _records(self) -> dict[str, dict[Any, Any]]:
+        """The cell, status and metrics in the rows whose files are all intact, by cell."""
+        intact = self.rows[self.rows["is_intact"]].reset_index()
+        return {record["cell"]: record for record in intact[["cell", "status", "metrics"]].to_dict("records")}
 
     @cached_property
     def _incomplete_cells(self) -> frozenset[str]:
@@ -77,15 +77,17 @@ class CellStore:
         """Return the state of a cell. It is `todo` if files or metrics are missing."""
         if cell.reason:
             return "skipped"
-        state = self._states.get(cell.hash, "todo")
-        is_evaluation = state == "done" and computes_scores(cell)
-        if is_evaluation and not has_all_metrics(self.rows.loc[cell.hash, "metrics"], cell.task_config.question):
+        record = self._records.get(cell.hash)
+        if record is None:
             return "todo"
-        return state
+        question = cell.task_config.question if computes_scores(cell) else None
+        if record["status"] == "done" and not is_current(record, {"cell": cell.hash}, question):
+            return "todo"
+        return record["status"]
 
     def has_row(self, cell: GridCell) -> bool:
         """Whether the cell has a row and all files that it names."""
-        return cell.hash in self._states
+        return cell.hash in self._records
 
     def files(self, cell: GridCell) -> tuple[Path, ...]:
         """Return the files with the results of a finished, diverged or failed cell; empty for other cells."""

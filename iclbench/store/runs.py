@@ -32,7 +32,7 @@ from iclbench.core.files import digest_path, remove_leftovers, write_text
 from iclbench.core.memory import EVALUATION_REMEDY, memory_advice
 from iclbench.core.settings import validate
 from iclbench.store import identity
-from iclbench.store.state import is_intact
+from iclbench.store.state import is_current, is_intact
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
@@ -102,7 +102,8 @@ class Run:
 
     @property
     def is_intact(self) -> bool:
-        """Whether the training is finished and all its files are intact."""
+        """Whether the training is finished and all its files are complete. Whether they belong to this configuration is
+        not checked; see `verified_metadata`."""
         return self.finished and all(map(is_intact, self.training_files))
 
     @property
@@ -138,9 +139,9 @@ class Run:
         """The recorded divergence of a training run with this configuration; None if no divergence is recorded."""
         try:
             record = json.loads((self.path / self.DIVERGED).read_bytes())
-            if record["config"] == self.hash:
+            if is_current(record, self.signature):
                 return DivergedError(self, int(record["step"]), str(record["what"]), is_recorded=True)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass  # without a valid record, the training is tried again
         return None
 
@@ -203,7 +204,7 @@ class Run:
 
     def check_signature(self, metadata: Mapping[str, str] | None) -> None:
         """Raise `ValueError` if this metadata is from another configuration or other code."""
-        if (metadata or {}).get("config") != self.hash:
+        if not is_current(metadata or {}, self.signature):
             raise ValueError("another configuration or another version of a plug-in")
 
     def check_codes(self) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from iclbench.core.context import Context
 from iclbench.core.errors import DataChangedError, DataError, IclbenchError, UsageError
+from iclbench.store.cells import computes_scores
 from iclbench.store.runs import Run, SettingsChangedError, check_same_run
 from iclbench.sweep.cells import KINDS, GridCell
 from iclbench.sweep.plan import Plan
@@ -49,9 +50,8 @@ def outlook_of(plan: Plan, context: Context) -> Outlook:
     # The costs of a backbone do not depend on its weights.
     failing = {cell.hash for cell in plan.todo if cell.run in refusals and cell.kind != "cost"}
     excluded = failing | {cell.hash for cell in plan.repeated}
-    existing = [
-        cell for cell in plan.todo if cell.hash not in excluded and not cell.reason and _has_results(cell, context)
-    ]
+    applicable = [cell for cell in plan.todo if cell.hash not in excluded and not cell.reason]
+    existing = [cell for cell in applicable if _has_unrecorded_results(cell, context)]
     removed_hashes = failing | {cell.hash for cell in existing}
     remaining_plan = replace(
         plan,
@@ -121,14 +121,16 @@ def conflict_message(error: SettingsChangedError) -> str:
     )
 
 
-def _has_results(cell: GridCell, context: Context) -> bool:
-    """Whether the results of a training run or an evaluation exist; False for other cells."""
+def _has_unrecorded_results(cell: GridCell, context: Context) -> bool:
+    """Whether a training run or an evaluation was computed outside of a sweep, so that only the row of its cell is
+    missing; False for other cells. `CellStore.state` gives the state of a cell with a row."""
     if cell.kind == "train":
         return Run(context.results / "runs" / cell.run).is_intact
-    return cell.work == "evaluate" and not cell.is_summary and _is_evaluated(cell, context)
+    return computes_scores(cell) and _has_tables_of_all_prompt_sets(cell, context)
 
 
-def _is_evaluated(cell: GridCell, context: Context) -> bool:
+def _has_tables_of_all_prompt_sets(cell: GridCell, context: Context) -> bool:
+    """Whether the tables of an evaluation are done on each of its prompt sets (`iclbench.evaluation.cells.is_done`)."""
     results, data_dir = context.results, context.data_dir
     prompt_set_count = len(cell.options["shifts"]) + len(cell.options["evaluators"])
     folders = results.glob(f"tables/{cell.group}-*")

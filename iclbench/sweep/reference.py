@@ -12,7 +12,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pandas as pd
 
@@ -25,7 +25,7 @@ from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.evaluate import PackedCell
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.store.archives import results_folders
-from iclbench.store.state import has_all_metrics
+from iclbench.store.state import is_current
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.plan import is_compared_by_episode
 
@@ -97,7 +97,7 @@ def _shipped_cell(group: _Group, contestant: PredictorContestant, prompts: Promp
     is_evaluation = values["run"].eq(contestant.run) & values["evaluator"].isin(evaluators)
     values = values[is_evaluation & ~values["metric"].isin(tables.COMPARISON_METRICS)]
     row = _cell_row(packed_tables["cells"], values, contestant, prompts)
-    if row is None or not has_all_metrics(row["metrics"], prompts.task.question):
+    if row is None:
         return None
     libraries = json.loads(str(row["libraries"]))
     if not _same_libraries(contestant, libraries):
@@ -115,9 +115,9 @@ def _shipped_cell(group: _Group, contestant: PredictorContestant, prompts: Promp
 
 def _cell_row(
     cell_rows: pd.DataFrame, values: pd.DataFrame, contestant: PredictorContestant, prompts: PromptSet
-) -> pd.Series | None:
+) -> Mapping[Any, object] | None:
     """Return the row of the finished cell that computed these values. Return None unless the cell has the hash that the
-    current code and task give for the options in these values.
+    current code and task give for the options in these values, and all metrics that the current code computes.
     """
     question = values["evaluator"].eq(prompts.task.question)
     options = {
@@ -127,8 +127,9 @@ def _cell_row(
     }
     name = contestant.name
     cell = GridCell("evaluate", name, name, prompts.task, prompts.preset, options=options, baseline=name)
-    rows = cell_rows[cell_rows["cell"].eq(cell.hash) & cell_rows["status"].eq("done")]
-    return rows.iloc[0] if len(rows) else None
+    rows = cell_rows[cell_rows["cell"].eq(cell.hash)].to_dict("records")
+    expected = {"cell": cell.hash, "status": "done"}
+    return next((row for row in rows if is_current(row, expected, prompts.task.question)), None)
 
 
 def _same_libraries(contestant: PredictorContestant, recorded: Mapping[str, str]) -> bool:

@@ -55,6 +55,7 @@ from iclbench.families.request import Request
 from iclbench.families.shifts import Shift
 from iclbench.store import identity
 from iclbench.store.runs import write_errors
+from iclbench.store.state import is_current
 from iclbench.training.step import TrainingData, autocast, descend, make_optimiser
 
 # Bounds on the number of repetitions within the requested time. Memory is measured `_MIN_REPEATS` times.
@@ -201,7 +202,7 @@ def measure_costs(
     costs_id = identity.costs_id(contestant, task, family.fingerprint)
     frame = tables.frame("costs", rows)
     if path.exists():
-        if tables.metadata(path).get("of") == costs_id:
+        if is_current(tables.metadata(path), {"of": costs_id}):
             frame = _replace_measured(tables.read("costs", path), frame)
         else:
             messages.append(f"'{contestant.run}': older costs of another configuration, task or version were removed")
