@@ -172,7 +172,7 @@ def train(
     >>> from iclbench.api.tasks import task
     >>> with TemporaryDirectory() as folder:
     ...     run = train(task("linear", "smoke"), "cnp", name="tour", results=folder, steps=5)
-    ...     run.name, run.finished
+    ...     run.name, run.is_finished
     ('tour', True)
     """
     trackers, folder = arguments.names("log", log), arguments.folder("results", results)
@@ -215,7 +215,7 @@ def train_run(
         return run
     run = create(context.results, config, name, context.data_dir)
     processes.broadcast(run.name)
-    if not run.finished or not processes.is_single:
+    if not run.is_finished or not processes.is_single:
         with make_bar(run.name, run.config.train.steps) as update:
             train_with_monitor(run, context, update, trackers, processes=processes)
     return run

@@ -33,7 +33,7 @@ def command(
     check_trackers(log)
     runs = [find(results, name) for name in run]
     for trained_run in runs:
-        if not trained_run.finished:
+        if not trained_run.is_finished:
             raise UsageError(
                 f"run '{trained_run.name}' has not finished training; continue it with iclbench train",
                 code="not-finished",

@@ -91,7 +91,7 @@ def _runs(results: Path) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"run": run.name, "task": None, "backbone": None, "preset": None, "seed": None}
         try:
             config = run.config
-            state = "finished" if run.finished else f"step {run.checkpoint_step}/{config.train.steps}"
+            state = "finished" if run.is_finished else f"step {run.checkpoint_step}/{config.train.steps}"
             row |= {
                 "task": config.task.name,
                 "backbone": config.backbone.name,

@@ -97,7 +97,7 @@ def selected_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
     from iclbench.store.archives import find
     from iclbench.store.runs import DivergedError, all_runs
 
-    runs = [find(results, name) for name in names] if names else [r for r in all_runs(results) if r.finished]
+    runs = [find(results, name) for name in names] if names else [r for r in all_runs(results) if r.is_finished]
     if not runs:
         diverged = [error for run in all_runs(results) if (error := run.recorded_divergence) is not None]
         if diverged:

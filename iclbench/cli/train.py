@@ -79,7 +79,7 @@ def command(
     target_run = Run(results / "runs" / (run_name(resolved_config) if name is None else check_name(name)))
     if not target_run.is_started:  # the size of a started run is fixed
         check_size(task, backbone, preset, tables.get("backbone", {}))
-    was_finished, context = target_run.finished, Context(results, data_dir, device_of_process(torch_device), threads)
+    was_finished, context = target_run.is_finished, Context(results, data_dir, device_of_process(torch_device), threads)
     run_config = with_rates_of_started_run(results, resolved_config, name, tables.get("train", {}))
     command_words = ["train", task, backbone, "--preset", preset, "--seed", str(seed), "--name", target_run.name]
     command_words += ["--results", str(results), "--device", device, "--threads", str(threads)]

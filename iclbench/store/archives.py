@@ -205,7 +205,7 @@ def _archives(results: Path, folder: str) -> list[Path]:
 
 def _exists(run: Run) -> bool:
     """Whether the run exists. An unpacked run whose weights were deleted does not, so that it is unpacked again."""
-    return (run.path / "config.toml").is_file() and (run.finished or not run.is_unpacked)
+    return (run.path / "config.toml").is_file() and (run.is_finished or not run.is_unpacked)
 
 
 def _unpack(packed: PackedWeights, run: Run, results: Path) -> Run:

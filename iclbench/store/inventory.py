@@ -34,7 +34,7 @@ def _folder_size(folder: str | Path) -> int:
 
 def date(run: Run) -> str | None:
     """Return the day on which the weights or, before the end of training, the last checkpoint were written."""
-    path = run.weights if run.finished else next(iter(run.checkpoints[-1:]), None)
+    path = run.weights if run.is_finished else next(iter(run.checkpoints[-1:]), None)
     return None if path is None else time.strftime("%Y-%m-%d", time.localtime(path.stat().st_mtime))
 
 

@@ -104,14 +104,16 @@ class Run:
     def is_intact(self) -> bool:
         """Whether the training is finished and all its files are complete. Whether they belong to this configuration is
         not checked; see `verified_metadata`."""
-        return self.finished and all(map(is_intact, self.training_files))
+        return self.is_finished and all(map(is_intact, self.training_files))
 
     @property
     def weights(self) -> Path:
         return self.path / "model.safetensors"
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
+        """Whether the training is finished, so that the folder contains final weights. Whether they are complete and
+        belong to this configuration is not checked."""
         return self.weights.is_file()
 
     def branch(self, steps: int) -> Path:
@@ -156,7 +158,7 @@ class Run:
     def is_started(self) -> bool:
         """Whether weights or checkpoints exist. In a started run, only the evaluation part of the configuration may
         change."""
-        return self.finished or self.checkpoint_step > 0
+        return self.is_finished or self.checkpoint_step > 0
 
     @property
     def digest(self) -> str | None:
@@ -256,7 +258,7 @@ class Run:
         """
         from safetensors import SafetensorError
 
-        if not self.finished:
+        if not self.is_finished:
             if (error := self.recorded_divergence) is not None:
                 raise error
             raise UsageError(
@@ -488,7 +490,7 @@ def create(
         run = Run(run.path)  # another process may have trained it
         text = _config_to_write(run, config)
         if text is not None:
-            has_weights_only = run.finished and not (run.path / "config.toml").is_file()
+            has_weights_only = run.is_finished and not (run.path / "config.toml").is_file()
             with write_errors(results):
                 write_text(run.path / "config.toml", text)
             if has_weights_only:

@@ -128,7 +128,7 @@ def _train(cell: GridCell, context: Context) -> list[Path]:
 
     run = _run(cell, context)
     with run.lock(wait=True):
-        if run.finished and (damaged_files := [path for path in run.training_files if not is_intact(path)]):
+        if run.is_finished and (damaged_files := [path for path in run.training_files if not is_intact(path)]):
             # A file may look damaged because the file system fails temporarily. Reading it then raises an error, so
             # that the weights of an intact run are not deleted.
             for path in damaged_files:

@@ -76,7 +76,7 @@ def train(
             _train(run, None, context, None, None, None, processes)
         return
     with run.lock(wait) as run_lock, memory_advice(TRAINING_REMEDY):
-        if run.finished:
+        if run.is_finished:
             processes.broadcast("finished")
             return
         if (error := run.recorded_divergence) is not None:

@@ -146,7 +146,7 @@ def open_trackers(run: Run, names: Sequence[str]) -> Iterator[list[Tracker]]:
     trackers: list[Tracker] = []
     with ExitStack() as stack:
         for name in names:
-            tracker = TRACKERS[name](run, 0 if run.finished else run.checkpoint_step)
+            tracker = TRACKERS[name](run, 0 if run.is_finished else run.checkpoint_step)
             stack.callback(tracker.close)
             trackers.append(tracker)
         yield trackers

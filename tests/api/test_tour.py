@@ -26,7 +26,7 @@ def run_notebook(folder: Path, replacements: dict[str, str]) -> dict[str, Any]:
             exec(cell, scope)
         assert Path("results/report/index.html").is_file()
     assert scope["mean"].shape == scope["std"].shape == (3,)
-    assert scope["run"].finished and (scope["frame"]["run"] == "tour").any()
+    assert scope["run"].is_finished and (scope["frame"]["run"] == "tour").any()
     return scope
 
 

@@ -29,7 +29,7 @@ def test_the_command_train_and_the_functions_train_and_fit_give_equal_weights(tm
     run = icl.train(task, "gpt2", seed=3, results=tmp_path / "function", settings=SIZE, steps=12, progress=False)
     command_weights = tmp_path / "command" / "runs" / run.name / "model.safetensors"
     assert run.weights.read_bytes() == command_weights.read_bytes()
-    assert icl.train(task, "gpt2", seed=3, results=tmp_path / "function", settings=SIZE, steps=12).finished
+    assert icl.train(task, "gpt2", seed=3, results=tmp_path / "function", settings=SIZE, steps=12).is_finished
     model = icl.GPT2(task, seed=3, **SIZE)
     # Unlike `fit`, the command does not scale warm-up and curriculum with the steps.
     history = icl.fit(model, task, seed=3, progress=False, **{"steps": 12} | _unscaled(task))
@@ -153,7 +153,7 @@ def test_registered_name_returns_the_name_with_which_a_model_was_built() -> None
 def test_a_completed_run_cannot_be_trained_with_different_settings(tmp_path: Path) -> None:
     task = icl.task("linear", "smoke", dim=2)
     run = icl.train(task, "gpt2", results=tmp_path, settings=SIZE, steps=6, progress=False)
-    assert isinstance(run, Run) and run.finished
+    assert isinstance(run, Run) and run.is_finished
     with refused("settings-changed", "steps"):
         icl.train(task, "gpt2", results=tmp_path, settings=SIZE, steps=7, progress=False)
 

@@ -113,7 +113,7 @@ def test_a_started_run_keeps_its_learning_rate(tmp_path: Path, card_path: Path) 
     (tmp_path / "grid.toml").write_text(tomli_w.dumps(grid))
     started_run, new_run = grid_runs(str(tmp_path / "grid.toml"), results=tmp_path)
     assert started_run.config.trained_part == started.trained_part and new_run.config.train.lr == 0.25
-    assert create(tmp_path, started_run.config).finished
+    assert create(tmp_path, started_run.config).is_finished
 
 
 def test_the_python_api_uses_the_rates_of_the_results_folder(tmp_path: Path, card_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_an_unfinished_run_with_equal_settings_does_not_count_as_the_archived_ru
     run = create(tmp_path, trained_runs[1].config)
     with refused("exists", f"'reference/{run.name}'"):
         archives.find(tmp_path, f"reference/{run.name}")
-    assert not run.finished
+    assert not run.is_finished
 
 
 def test_missing_runs_and_archives_raise_errors(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_an_unpacked_run_without_weights_can_be_unpacked_again_or_trained(archiv
     run = archives.find(tmp_path, name)
     assert run.is_unpacked and not all(path.is_file() for path in run.training_files)
     run.weights.unlink()
-    assert archives.find(tmp_path, name).finished
+    assert archives.find(tmp_path, name).is_finished
     run.weights.unlink()
     training.train(run)
     assert not Run(run.path).is_unpacked and all(path.is_file() for path in run.training_files)

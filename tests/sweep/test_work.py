@@ -230,7 +230,7 @@ def test_a_cell_waits_while_another_process_trains_its_run(tmp_path: Path) -> No
                 second_sweep.result(1.0)
             assert not run.checkpoint_step, "a locked run is not trained"
         assert second_sweep.result(60) == {"train": None, "evaluate": None}
-    assert run.finished
+    assert run.is_finished
 
 
 @pytest.mark.slow

@@ -303,7 +303,7 @@ def test_a_diverging_branch_ends_the_run_at_the_start_of_the_branch(
     run = new_run(card_path, tmp_path, *BRANCHED, "train.log_every=1")
     with refused("diverged", "step 17", "nan", "20 steps", exit_code=1):
         train(run)
-    assert run.has_branch(10) and not run.has_branch(20) and not run.finished
+    assert run.has_branch(10) and not run.has_branch(20) and not run.is_finished
     values = tables.read("values", run.path / "values.parquet")
     assert values.loc[values["status"].eq("ok"), "axis_value"].tolist() == list(range(1, 17))
 

@@ -59,7 +59,7 @@ def test_training_another_configuration_removes_the_record(card_path: Path, tmp_
     slower = new_run(card_path, tmp_path)
     assert slower.path == run.path and slower.recorded_divergence is None
     train(slower)
-    assert slower.finished and not (run.path / "diverged.json").exists()
+    assert slower.is_finished and not (run.path / "diverged.json").exists()
     curve = tables.read("values", run.path / "values.parquet")
     assert set(curve["status"]) == {"ok"}
 
@@ -91,7 +91,7 @@ def test_a_run_whose_final_weights_are_not_finite_is_not_finished(
     run = new_run(card_path, tmp_path)
     with refused("diverged", "step 12", "read_out.weight", exit_code=1):
         train(run)
-    assert not run.finished and run.checkpoint_step == 9
+    assert not run.is_finished and run.checkpoint_step == 9
 
 
 def test_a_buffer_that_is_infinite_from_the_start_is_not_a_divergence(
@@ -106,7 +106,7 @@ def test_a_buffer_that_is_infinite_from_the_start_is_not_a_divergence(
     monkeypatch.setattr(GPT2, "__init__", masked)
     run = new_run(card_path, tmp_path)
     train(run)
-    assert run.finished
+    assert run.is_finished
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"config": 3, "step": 1, "what": "x"}'])

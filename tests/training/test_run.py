@@ -57,7 +57,7 @@ def test_a_continued_run_is_bitwise_equal_to_an_uninterrupted_run(card_path: Pat
     interrupted = new_run(card_path, tmp_path / "b")
     with refused("interrupted", interrupted.name, "step 4", exit_code=130):
         train(interrupted, report=stop_at(4))
-    assert not interrupted.finished
+    assert not interrupted.is_finished
     train(interrupted)
     assert have_same_weights(uninterrupted, interrupted)
     assert (uninterrupted.path / "values.parquet").read_bytes() == (interrupted.path / "values.parquet").read_bytes()
@@ -207,7 +207,7 @@ def test_a_configuration_that_was_never_trained_is_replaced(card_path: Path, tmp
     new_run(card_path, tmp_path, "backbone.width=24")
     run = new_run(card_path, tmp_path)
     train(run)
-    assert run.finished
+    assert run.is_finished
 
 
 @pytest.mark.parametrize("name", ["zero", "least-squares", "published-gpt2"])
@@ -241,7 +241,7 @@ def test_a_diverged_loss_ends_training_and_leaves_only_finite_checkpoints(card_p
     )
     with refused("diverged", "train.lr", exit_code=1):
         train(run)
-    assert not run.finished
+    assert not run.is_finished
     for path in run.path.glob("checkpoints/*.safetensors"):
         assert all(torch.isfinite(t).all() for k, t in load_file(path).items() if k.startswith("log."))
 
@@ -260,7 +260,7 @@ def test_two_processes_cannot_train_the_same_run(card_path: Path, tmp_path: Path
         release.set()
         other.join()
     train(run)
-    assert run.finished
+    assert run.is_finished
 
 
 def _hold(run: Run, ready, release) -> None:
@@ -369,5 +369,5 @@ def test_a_signal_during_the_last_step_is_raised_after_the_run_is_finished(card_
     run = new_run(card_path, tmp_path)
     with refused("interrupted", run.name, exit_code=130):
         train(run, report=stop_at(run.config.train.steps))
-    assert run.finished
+    assert run.is_finished
     train(run)

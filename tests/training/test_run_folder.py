@@ -119,7 +119,7 @@ def test_a_run_folder_moved_or_removed_during_training_is_recreated_with_a_warni
     assert str(run.path) in caplog.text and f"'{run.name}'" in caplog.text
     assert (run.path / "config.toml").read_text() == config
     recreated = Run(run.path)
-    assert recreated.finished and have_same_weights(recreated, original)
+    assert recreated.is_finished and have_same_weights(recreated, original)
     recreated.load()
 
 
@@ -176,7 +176,7 @@ def test_a_full_disk_leaves_no_incomplete_files(card_path: Path, tmp_path: Path)
     assert full.value.exit_code == 1
     assert [path.name for path in run.path.rglob("*") if path.is_file()] == [".lock", "config.toml"]
     train(run)
-    assert run.finished
+    assert run.is_finished
 
 
 @pytest.mark.parametrize(
