@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from iclbench.core.guard import guarded
 from iclbench.core.predictor import Predictor
 from iclbench.core.trust import trust_typed
 from iclbench.registry import BACKBONES, noun_of_points
+from iclbench.store.rates import read_rates
 
 
 @guarded
@@ -47,7 +49,7 @@ def run_config(
         tables,
         prefix="",
         data_dir=task.data_dir,
-        results=results,
+        read_rates=partial(read_rates, results),
         resolved=task.resolved,
     )
 

@@ -17,6 +17,7 @@ from iclbench.core.context import Context
 from iclbench.core.formats import canonical, count, nbytes, plural
 from iclbench.store.cells import CellStore
 from iclbench.store.outcome import Outcome
+from iclbench.store.rates import read_rates
 from iclbench.store.state import state_label
 from iclbench.sweep.cells import KINDS, GridCell
 from iclbench.sweep.engine import Bundling
@@ -168,7 +169,7 @@ def untuned_backbones(plan: Plan, results: Path) -> list[tuple[str, str, str]]:
     triples = {(cell.preset, cell.task, cell.contestant): cell.task_config.card for cell in training_cells}
     untuned_triples = []
     for (preset, task, contestant), card in triples.items():
-        rates = Rates.of(preset, task, card, results)
+        rates = Rates.of(preset, task, card, read_rates(results, preset))
         if rates.chosen_settings and contestant not in rates.chosen_settings:
             untuned_triples.append((preset, task, contestant))
     return untuned_triples

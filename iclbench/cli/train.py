@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -66,6 +67,7 @@ def command(
     from iclbench.config.sizes import check_size
     from iclbench.core.context import Context
     from iclbench.core.trust import trust_typed
+    from iclbench.store.rates import read_rates
     from iclbench.store.runs import Run, check_name, run_name, with_rates_of_started_run
     from iclbench.training.processes import Processes, check_count, device_of_process, join_processes, start_processes
     from iclbench.training.trackers import check_trackers
@@ -75,7 +77,9 @@ def command(
     torch_device = set_up_torch(device, threads)
     tables = user_tables(override or [], config)
     origin = tables_origin(override or [], config)
-    resolved_config = resolve_tables(task, backbone, preset, seed, tables, origin, data_dir=data_dir, results=results)
+    resolved_config = resolve_tables(
+        task, backbone, preset, seed, tables, origin, data_dir=data_dir, read_rates=partial(read_rates, results)
+    )
     target_run = Run(results / "runs" / (run_name(resolved_config) if name is None else check_name(name)))
     if not target_run.is_started:  # the size of a started run is fixed
         check_size(task, backbone, preset, tables.get("backbone", {}))

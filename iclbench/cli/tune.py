@@ -94,12 +94,12 @@ def command(
     from iclbench.cli.terminal import say
     from iclbench.cli.tune_run import pairs_of, run_trials, search_of
     from iclbench.cli.tune_tables import print_dry_run, print_pairs
-    from iclbench.config.rates import results_path
     from iclbench.config.resolution import backbone_class
     from iclbench.core.context import Context
     from iclbench.core.formats import canonical, plural
     from iclbench.core.signals import sigterm_like_ctrl_c
     from iclbench.core.trust import trust_typed
+    from iclbench.store.rates import results_path
     from iclbench.store.runs import write_errors
 
     search, preset = search_of(rates, trials), canonical(preset)

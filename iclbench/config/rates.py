@@ -1,7 +1,7 @@
 """Tables of learning rates that `iclbench tune` has chosen, by preset, task and contestant.
 
-`grids/rates/PRESET.toml` is the shipped table for the shipped tasks. The rates in the table of a results folder,
-`RESULTS/rates/PRESET.toml`, override the shipped table. The rates of both tables override the task card, and the user's
+`grids/rates/PRESET.toml` is the shipped table for the shipped tasks. The rates in the table of a results folder
+(`iclbench.store.rates`) override the shipped table. The rates of both tables override the task card, and the user's
 options override all of these.
 """
 
@@ -101,11 +101,6 @@ def shipped_path(preset: str) -> Path:
     return cards_folder("grids") / "rates" / f"{preset}.toml"
 
 
-def results_path(results: Path, preset: str) -> Path:
-    """Return the path of the table for a preset in a results folder, which may not exist."""
-    return results / "rates" / f"{preset}.toml"
-
-
 def read_table(path: Path) -> RateTable:
     """Read a table, which is empty if the file does not exist; raise `UsageError` if it is not valid."""
     return read_card(path, RateTable) if path.is_file() else RateTable()
@@ -130,33 +125,33 @@ class Rates:
     tuning_tasks: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, preset: str, task: str, card: str | None = None, results: Path | None = None) -> Rates:
-        """Return the rates of the shipped table, overridden by rates in the table of the results folder.
+    def of(cls, preset: str, task: str, card: str | None = None, results_table: RateTable | None = None) -> Rates:
+        """Return the rates of the shipped table, overridden by rates in the table of a results folder.
 
         Args:
             preset: name of the preset.
             task: name of the task card.
             card: hash of the card, with or without monitoring settings. It distinguishes a user's task from a shipped
                 task with the same name (default: the hash of the shipped card).
-            results: the results folder, or None.
+            results_table: the table of the results folder for this preset, or None.
 
         Raises:
-            UsageError: a table is not valid.
+            UsageError: the shipped table is not valid.
         """
         is_shipped = task in card_names("tasks")
         if is_shipped and card is not None:
             shipped_card = load_task(task)[1]
             is_shipped = card in (shipped_card.hash_without_monitoring, shipped_card.hash)
         shipped = read_table(shipped_path(preset)) if is_shipped else RateTable()
-        local = cls() if results is None else cls.of_results(results, preset, task)
+        local = results_table or RateTable()
         return cls(
-            {**shipped.settings(task), **local.chosen_settings}, {**shipped.tuning_tasks(task), **local.tuning_tasks}
+            {**shipped.settings(task), **local.settings(task)},
+            {**shipped.tuning_tasks(task), **local.tuning_tasks(task)},
         )
 
     @classmethod
-    def of_results(cls, results: Path, preset: str, task: str) -> Rates:
-        """Return the rates in the table of a results folder."""
-        table = read_table(results_path(results, preset))
+    def of_table(cls, table: RateTable, task: str) -> Rates:
+        """Return the rates of one table."""
         return cls(table.settings(task), table.tuning_tasks(task))
 
     def settings(self, backbone: str) -> Mapping[str, Any]:

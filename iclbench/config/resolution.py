@@ -8,7 +8,7 @@ The configuration of a run contains all settings on which the run depends. It is
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +24,7 @@ from iclbench.config.cards import (
     load_task,
     read_toml,
 )
-from iclbench.config.rates import Rates
+from iclbench.config.rates import Rates, RateTable
 from iclbench.config.sizes import budget_settings
 from iclbench.config.state_sizes import state_budget_settings
 from iclbench.core import plugins
@@ -505,12 +505,12 @@ def resolve_run(
     overrides: Sequence[str] = (),
     config_file: Path | None = None,
     data_dir: Path | None = None,
-    results: Path | None = None,
+    read_rates: Callable[[str], RateTable] | None = None,
 ) -> RunConfig:
     """Return the frozen configuration of a run; raise `UsageError` for the first invalid value."""
     tables = user_tables(overrides, config_file)
     prefix = tables_origin(overrides, config_file)
-    return resolve_tables(task, backbone, preset, seed, tables, prefix, data_dir=data_dir, results=results)
+    return resolve_tables(task, backbone, preset, seed, tables, prefix, data_dir=data_dir, read_rates=read_rates)
 
 
 def resolve_tables(
@@ -521,7 +521,7 @@ def resolve_tables(
     tables: Mapping[str, Any] | None = None,
     prefix: str = "-o ",
     data_dir: Path | None = None,
-    results: Path | None = None,
+    read_rates: Callable[[str], RateTable] | None = None,
     tuned: bool = True,
     resolved: tuple[TaskConfig, TaskCard] | None = None,
 ) -> RunConfig:
@@ -532,7 +532,8 @@ def resolve_tables(
         tables: the user's tables, as in a `--config` file.
         prefix: text before the names of tables in messages.
         data_dir: folder of the task's data, on which the size of a backbone may depend.
-        results: the results folder, whose table of learning rates overrides the shipped table.
+        read_rates: a function that returns a table of learning rates for a preset. The table overrides the shipped
+            table (default: no such table).
         tuned: whether to use the tables of learning rates.
         resolved: the result of `resolve_task`, if the task has already been resolved.
 
@@ -555,7 +556,10 @@ def resolve_tables(
         )
     settings = _settings(name, task_config, preset_card, tables.get("backbone", {}), prefix, data_dir)
     complete = settings.model_dump(mode="json", exclude_none=True)
-    rates = Rates.of(canonical(preset), task_config.name, card.hash_without_monitoring, results) if tuned else Rates()
+    rates = Rates()
+    if tuned:
+        table = None if read_rates is None else read_rates(canonical(preset))
+        rates = Rates.of(canonical(preset), task_config.name, card.hash_without_monitoring, table)
     training = resolve_training(task_config, preset_card, name, tables.get("train", {}), prefix, rates=rates)
     return validate(
         RunConfig,

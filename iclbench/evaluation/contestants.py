@@ -32,6 +32,7 @@ from iclbench.families.base import Family
 from iclbench.families.tabular.user_table import UserTable
 from iclbench.registry import ESTIMATORS, noun_of_points
 from iclbench.store import identity
+from iclbench.store.rates import read_rates
 from iclbench.store.runs import Run
 
 # What each head predicts. Heads that are not listed predict numbers.
@@ -108,7 +109,7 @@ def contestant_of_loaded_run(run: Run, model: Backbone, device: str) -> Predicto
 
 def _is_tuned(config: RunConfig, results: Path) -> bool:
     """Return whether a run was trained with the learning rate in the table of chosen rates."""
-    rates = Rates.of(config.preset, config.task.name, config.task.card, results)
+    rates = Rates.of(config.preset, config.task.name, config.task.card, read_rates(results, config.preset))
     return rates.is_chosen(config.backbone.name, config.train.model_dump(mode="json"))
 
 

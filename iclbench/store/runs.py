@@ -32,6 +32,7 @@ from iclbench.core.files import digest_path, remove_leftovers, write_text
 from iclbench.core.memory import EVALUATION_REMEDY, memory_advice
 from iclbench.core.settings import validate
 from iclbench.store import identity
+from iclbench.store.rates import read_rates
 from iclbench.store.state import is_current, is_intact
 
 if TYPE_CHECKING:
@@ -512,7 +513,8 @@ def with_rates_of_started_run(
         name: name of the run (default: `run_name`).
         user_keys: keys of `train` that are set by the user and therefore not replaced.
     """
-    table_settings = Rates.of_results(results, config.preset, config.task.name).settings(config.backbone.name)
+    rates = Rates.of_table(read_rates(results, config.preset), config.task.name)
+    table_settings = rates.settings(config.backbone.name)
     run = Run(results / "runs" / (check_name(name) if name else run_name(config)))
     if not table_settings or not run.is_started:
         return config

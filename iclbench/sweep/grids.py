@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -24,6 +25,7 @@ from iclbench.core.formats import canonical
 from iclbench.core.settings import BaseSettings, PositiveInt, SeedInt, Unique
 from iclbench.core.trust import UntrustedError
 from iclbench.registry import BACKBONES, canonical_name
+from iclbench.store.rates import read_rates
 from iclbench.store.runs import run_name, with_rates_of_started_run
 from iclbench.sweep.engines import GridEngine
 
@@ -446,7 +448,7 @@ def _first_run(
     if (line := unfit_reason(backbone, card)) is not None:
         log_once(f"task '{name}', backbone '{backbone}': {line} (left out)")
         return None
-    config = resolve_run(task, backbone, preset, part.seeds[0], settings, results=results)
+    config = resolve_run(task, backbone, preset, part.seeds[0], settings, read_rates=partial(read_rates, results))
     if part.without_reason(task, backbone) is None:
         table = user_tables(settings).get("backbone", {})
         if (line := missing_size_message(task, backbone, preset, table)) is not None:

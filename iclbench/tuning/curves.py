@@ -15,12 +15,13 @@ import tomli_w
 
 from iclbench import tables
 from iclbench.config.cards import load_task
-from iclbench.config.rates import RateTable, TunedSettings, Tuning, read_table, results_path, shipped_path
+from iclbench.config.rates import RateTable, TunedSettings, Tuning, read_table, shipped_path
 from iclbench.config.resolution import RunConfig
 from iclbench.core import locks
 from iclbench.core.files import write_text
 from iclbench.core.formats import slug
 from iclbench.core.settings import validate
+from iclbench.store.rates import read_rates, results_path
 from iclbench.store.runs import write_errors
 from iclbench.tuning.trials import Trial
 
@@ -166,7 +167,7 @@ def write_choice(curve: Curve, choice: TunedSettings, objective_text: str) -> No
         train={contestant: choice},
     )
     with _rates_lock(curve.results):
-        tunings = read_table(path).tuned
+        tunings = read_rates(curve.results, base.preset).tuned
         for name in tasks:
             tunings = [rest for tuning in tunings for rest in _without(tuning, name, contestant)]
         groups = [tuning.model_dump(exclude_defaults=True) for tuning in _merged([*tunings, new])]
@@ -187,7 +188,7 @@ def follower_tasks(curve: Curve) -> list[str]:
     if not any(tuning.on == task for tuning in shipped) or load_task(task)[1].hash != base.task.card:
         return []
     followers = {name: None for tuning in shipped if tuning.on == task for name in tuning.tasks}
-    tunings = [*shipped, *read_table(results_path(curve.results, preset)).tuned]
+    tunings = [*shipped, *read_rates(curve.results, preset).tuned]
     directly_tuned = {name for each in tunings if each.on != task and contestant in each.train for name in each.tasks}
     return [name for name in followers if name not in directly_tuned | {task}]
 

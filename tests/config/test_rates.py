@@ -1,6 +1,8 @@
 """Tables of learning rates: which table applies, and precedence over cards and options."""
 
 import re
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,9 +10,10 @@ import tomli_w
 
 from iclbench.cli.main import main
 from iclbench.config.cards import card_file, card_names, load_task
-from iclbench.config.rates import Rates, read_table, results_path, shipped_path
-from iclbench.config.resolution import resolve_run
+from iclbench.config.rates import Rates, read_table, shipped_path
+from iclbench.config.resolution import RunConfig, resolve_run
 from iclbench.registry import BACKBONES
+from iclbench.store.rates import read_rates, results_path
 from iclbench.store.runs import Run, create, with_rates_of_started_run
 from iclbench.sweep.grids import grid_runs
 from tests.conftest import small_card
@@ -27,6 +30,10 @@ def write(results: Path, preset: str, content: dict[str, object]) -> None:
     path.write_text(tomli_w.dumps(content))
 
 
+def tuned_run(results: Path, task: str, backbone: str, preset: str, overrides: Sequence[str] = ()) -> RunConfig:
+    return resolve_run(task, backbone, preset, overrides=overrides, read_rates=partial(read_rates, results))
+
+
 def test_tasks_and_backbones_of_shipped_tables_exist() -> None:
     paths = sorted(shipped_path("grid").parent.glob("*.toml"))
     assert shipped_path("grid") in paths
@@ -41,19 +48,19 @@ def test_rates_in_a_table_override_the_card_and_options_override_both(tmp_path: 
     shipped = Rates.of("grid", "linear").chosen_settings
     assert resolve_run("linear", "mamba", "grid").train.lr == shipped["mamba"]["lr"]
     write(tmp_path, "grid", table({"mamba": {"lr": 0.25, "betas": [0.5, 0.75], "warmup": 7}}, ["linear"]))
-    tuned = resolve_run("linear", "mamba", "grid", results=tmp_path).train
+    tuned = tuned_run(tmp_path, "linear", "mamba", "grid").train
     assert (tuned.lr, tuned.betas, tuned.warmup) == (0.25, (0.5, 0.75), 7)
-    assert resolve_run("linear", "gpt2", "grid", results=tmp_path).train.lr == shipped["gpt2"]["lr"]
-    assert resolve_run("quadratic", "mamba", "grid", results=tmp_path).train.lr != 0.25
-    overridden = resolve_run("linear", "mamba", "grid", overrides=["train.lr=0.5"], results=tmp_path).train
+    assert tuned_run(tmp_path, "linear", "gpt2", "grid").train.lr == shipped["gpt2"]["lr"]
+    assert tuned_run(tmp_path, "quadratic", "mamba", "grid").train.lr != 0.25
+    overridden = tuned_run(tmp_path, "linear", "mamba", "grid", overrides=["train.lr=0.5"]).train
     assert (overridden.lr, overridden.warmup) == (0.5, 7)
 
 
 def test_a_variant_without_a_rate_uses_the_rate_of_its_backbone_but_counts_as_untuned(tmp_path: Path) -> None:
     write(tmp_path, "smoke", table({"gpt2": {"lr": 0.25}}, ["linear"]))
-    rates = Rates.of("smoke", "linear", results=tmp_path)
+    rates = Rates.of("smoke", "linear", results_table=read_rates(tmp_path, "smoke"))
     names = ("gpt2", "gpt2-rotary", "cnp")
-    settings = {name: resolve_run("linear", name, "smoke", results=tmp_path).train for name in names}
+    settings = {name: tuned_run(tmp_path, "linear", name, "smoke").train for name in names}
     assert settings["gpt2"].lr == settings["gpt2-rotary"].lr == 0.25 != settings["cnp"].lr
     is_chosen = {name: rates.is_chosen(name, train.model_dump(mode="json")) for name, train in settings.items()}
     assert is_chosen == {"gpt2": True, "gpt2-rotary": False, "cnp": False}
@@ -77,7 +84,7 @@ def test_the_shipped_table_is_used_for_a_copy_that_differs_only_in_logging(tmp_p
 
 def test_backbone_names_in_a_table_are_normalised(tmp_path: Path) -> None:
     write(tmp_path, "smoke", table({"gpt2_learned": {"lr": 0.25}}, ["linear"]))
-    assert resolve_run("linear", "gpt2-learned", "smoke", results=tmp_path).train.lr == 0.25
+    assert tuned_run(tmp_path, "linear", "gpt2-learned", "smoke").train.lr == 0.25
 
 
 @pytest.mark.parametrize(
@@ -93,7 +100,12 @@ def test_an_invalid_table_is_refused(
 ) -> None:
     write(tmp_path, "smoke", content)
     with refused(code, *names):
-        resolve_run("linear", "gpt2", "smoke", results=tmp_path)
+        tuned_run(tmp_path, "linear", "gpt2", "smoke")
+
+
+def test_the_table_is_read_only_after_the_preset_has_been_checked(tmp_path: Path) -> None:
+    with refused("unknown-name", "preset", "'linear'"):
+        tuned_run(tmp_path, "linear", "gpt2", "p" * 300)  # too long for the name of a file
 
 
 def test_a_started_run_keeps_its_learning_rate(tmp_path: Path, card_path: Path) -> None:
@@ -103,7 +115,7 @@ def test_a_started_run_keeps_its_learning_rate(tmp_path: Path, card_path: Path) 
     started = Run(tmp_path / "runs" / "tiny-linear-gpt2-smoke-s0").config
     write(tmp_path, "smoke", table({"gpt2": {"lr": 0.25, "warmup": 1}}, ["tiny-linear"]))
     assert main(train) == 0
-    tuned = resolve_run(str(card_path), "gpt2", "smoke", results=tmp_path)
+    tuned = tuned_run(tmp_path, str(card_path), "gpt2", "smoke")
     assert (tuned.train.lr, tuned.train.warmup) == (0.25, 1) and started.train.lr != 0.25
     assert with_rates_of_started_run(tmp_path, tuned).train == started.train
     assert with_rates_of_started_run(tmp_path, tuned, "another").train.lr == 0.25

@@ -1,5 +1,6 @@
 """The joint search over several settings, which continues after interruptions."""
 
+from functools import partial
 from math import log
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,10 @@ import pytest
 from iclbench import tables
 from iclbench.cli.main import main
 from iclbench.config.cards import TrainSettings
-from iclbench.config.rates import read_table, results_path
 from iclbench.config.resolution import resolve_run
 from iclbench.core.context import Context
 from iclbench.core.errors import NonFiniteError
+from iclbench.store.rates import read_rates
 from iclbench.tuning import optuna_search, trials
 from iclbench.tuning.curves import Point
 from iclbench.tuning.optuna_search import RANGES, STARTUP_CHOICES, OptunaSearch
@@ -131,9 +132,9 @@ def test_an_interrupted_search_continues_and_training_uses_its_choice(
         for name in ("rates/smoke.toml", "rates/smoke/tiny-linear-gpt2.trials.parquet"):
             assert (results / name).read_bytes() == (uninterrupted / name).read_bytes()
     assert len(tables.read_all("trials", uninterrupted)) == 2 * 13
-    (tuning,) = read_table(results_path(uninterrupted, "smoke")).tuned
+    (tuning,) = read_rates(uninterrupted, "smoke").tuned
     choice = tuning.train["gpt2"]
-    train = resolve_run(str(card_path), "gpt2", "smoke", results=uninterrupted).train
+    train = resolve_run(str(card_path), "gpt2", "smoke", read_rates=partial(read_rates, uninterrupted)).train
     assert (train.lr, train.optimiser, train.warmup) == (choice.lr, "adamw", choice.warmup)
     assert (train.betas, train.weight_decay) == (choice.betas, choice.weight_decay)
 
@@ -170,10 +171,10 @@ def test_worse_rates_in_a_later_search_do_not_replace_the_choice(
 ) -> None:
     monkeypatch.setattr(trials, "run", scored)
     tune([pair(card_path, tmp_path, 12)], InlineExecutor(), Context(tmp_path), ListObserver())
-    choice_before = read_table(results_path(tmp_path, "smoke")).tuned[0].train["gpt2"]
+    choice_before = read_rates(tmp_path, "smoke").tuned[0].train["gpt2"]
     rates = pair(card_path, tmp_path, 12)
     rates.search = RateSearch([1e-4], 1)
     tune([rates], InlineExecutor(), Context(tmp_path), ListObserver())
-    choice_after = read_table(results_path(tmp_path, "smoke")).tuned[0].train["gpt2"]
+    choice_after = read_rates(tmp_path, "smoke").tuned[0].train["gpt2"]
     assert choice_after.model_copy(update={"tried": []}) == choice_before.model_copy(update={"tried": []})
     assert set(choice_after.tried) > set(choice_before.tried)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from iclbench.cli.main import main
 from iclbench.cli.tune_run import _View
 from iclbench.cli.tune_tables import _rate_table
 from iclbench.config.cards import card_names, cards_folder, load_task
-from iclbench.config.rates import Rates, TunedSettings, read_table, results_path, shipped_path
+from iclbench.config.rates import Rates, TunedSettings, read_table, shipped_path
 from iclbench.config.resolution import resolve_run, resolve_task
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.store.rates import read_rates, results_path
 from iclbench.sweep.executor import WorkerDiedError
 from iclbench.sweep.grids import is_grid, load_grid
 from iclbench.tuning import trials
@@ -125,7 +127,7 @@ def test_a_point_of_a_curve_is_a_mean_over_seeds_and_ignores_tuned_rates(card_pa
         pair.curve.add(trial.row(pair.objective.id, **columns, value=value))
     assert pair.curve.point({"lr": 1e-3}) == Point({"lr": 1e-3}, 3.0, pytest.approx(np.std([1, 2, 6], ddof=1)))
     write_choice(pair.curve, TunedSettings(lr=0.25), "by hand")
-    assert resolve_run(str(card_path), "gpt2", "smoke", results=tmp_path).train.lr == 0.25
+    assert resolve_run(str(card_path), "gpt2", "smoke", read_rates=partial(read_rates, tmp_path)).train.lr == 0.25
     (reloaded,) = pairs(card_path, tmp_path, ["gpt2"], [1e-3], seeds=3)
     assert reloaded.curve.base.train.lr == pair.curve.base.train.lr != 0.25 and reloaded.curve.points()
 
@@ -144,11 +146,12 @@ def test_the_chosen_rate_is_written_and_used(card_path: Path, tmp_path: Path, mo
     assert all(observer.calls.count(step) == 2 for step in steps)
     assert executor.calls == 2 * 2 * len(values)
     for contestant in ("gpt2", "cnp"):
-        assert resolve_run(str(card_path), contestant, "smoke", results=tmp_path).train.lr == 3e-2
-    (tuning,) = read_table(results_path(tmp_path, "smoke")).tuned
+        run = resolve_run(str(card_path), contestant, "smoke", read_rates=partial(read_rates, tmp_path))
+        assert run.train.lr == 3e-2
+    (tuning,) = read_rates(tmp_path, "smoke").tuned
     assert (tuning.tasks, tuning.seeds, tuning.steps, [*tuning.train]) == (["tiny-linear"], 2, 12, ["cnp", "gpt2"])
     assert tuning.train["cnp"].tried == sorted(values)
-    assert Rates.of("smoke", "tiny-linear", results=tmp_path).settings("cnp") == {"lr": 3e-2}
+    assert Rates.of("smoke", "tiny-linear", results_table=read_rates(tmp_path, "smoke")).settings("cnp") == {"lr": 3e-2}
     curve = tables.read_all("trials", tmp_path)
     assert len(curve) == executor.calls and set(curve["seed"]) == {FIRST_SEED, FIRST_SEED + 1}
     mean = curve[curve["contestant"].eq("cnp")].groupby("lr")["value"].mean()
@@ -165,7 +168,7 @@ def test_the_chosen_rate_is_written_and_used(card_path: Path, tmp_path: Path, mo
     card_path.write_text(text)
     tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), second_executor, Context(tmp_path), ListObserver())
     assert second_executor.calls == len(values) + 2 * len(values), "a change of the steps invalidates trials"
-    assert {each.steps: [*each.train] for each in read_table(results_path(tmp_path, "smoke")).tuned} == {
+    assert {each.steps: [*each.train] for each in read_rates(tmp_path, "smoke").tuned} == {
         12: ["cnp"],
         13: ["gpt2"],
     }
@@ -302,21 +305,21 @@ def test_a_rate_chosen_on_one_task_is_used_for_all_tasks_that_share_its_rates(tm
     def choose_rate(contestant: str, task: str, rate: float) -> list[Any]:
         (curve,) = objective_and_curves(task, [contestant], "grid", 1, Context(tmp_path))[1]
         write_choice(curve, TunedSettings(lr=rate), "by hand")
-        return read_table(results_path(tmp_path, "grid")).tuned
+        return read_rates(tmp_path, "grid").tuned
 
     followers = {name for each in read_table(shipped_path("grid")).tuned if each.on == "linear" for name in each.tasks}
     assert {"linear", "quadratic", "sparse-linear"} <= followers
     (quadratic,) = choose_rate("cnp", "quadratic", 0.5)
     assert (quadratic.tasks, quadratic.on) == (["quadratic"], "")
     choose_rate("cnp", "linear", 0.25)
-    rates = {name: Rates.of("grid", name, results=tmp_path).chosen_settings["cnp"]["lr"] for name in followers}
+    table = read_rates(tmp_path, "grid")
+    rates = {name: Rates.of("grid", name, None, table).chosen_settings["cnp"]["lr"] for name in followers}
     assert rates == dict.fromkeys(followers, 0.25) | {"quadratic": 0.5}, "cnp was also tuned on `quadratic` itself"
     by_task = {each.on: each for each in choose_rate("cnp", "linear", 0.125)}
     assert by_task["linear"].train["cnp"].lr == 0.125 and set(by_task["linear"].tasks) == followers - {"quadratic"}
     choose_rate("gpt2", "linear", 0.25)
-    assert Rates.of("grid", "sparse-linear", results=tmp_path).chosen_settings["gpt2"]["lr"] != 0.25, (
-        "gpt2 was tuned on this task itself"
-    )
+    rates_of_task = Rates.of("grid", "sparse-linear", results_table=read_rates(tmp_path, "grid"))
+    assert rates_of_task.chosen_settings["gpt2"]["lr"] != 0.25, "gpt2 was tuned on this task itself"
 
 
 def test_a_dry_run_lists_trials_and_tasks_and_writes_nothing(

@@ -20,6 +20,7 @@ from iclbench.core.metrics import metric
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.cost_table import rows_of_one_machine
 from iclbench.report.data import Results, Slice
+from iclbench.store.rates import read_rates
 from iclbench.tables.means import means_over_seeds
 
 _INTRODUCTION = (
@@ -110,7 +111,7 @@ def learning_rates(tasks: list[Slice]) -> pd.DataFrame:
         preset, backbones = _current_preset(task)
         if preset is None:
             continue
-        tuned_rates = Rates.of(task.preset, task.task, results=task.results.folder)
+        tuned_rates = _rates(task)
         rates_or_none = {
             name: _rate_of_runs(task, name) or learning_rate(preset, tuned_rates, name) for name in backbones
         }
@@ -124,12 +125,16 @@ def tuning_task_counts(tasks: list[Slice]) -> dict[str, list[str]]:
     texts = {}
     for task in tasks:
         _, backbones = _current_preset(task)
-        tuning_task = Rates.of(task.preset, task.task, results=task.results.folder).tuning_tasks
+        tuning_task = _rates(task).tuning_tasks
         tuned_on = [tuning_task[name] for name in backbones if name in tuning_task]
         counts = Counter(name for name in tuned_on if name != task.task)
         if counts:
             texts[task.name] = [f"{n} of {len(tuned_on)} on {name}" for name, n in sorted(counts.items())]
     return texts
+
+
+def _rates(task: Slice) -> Rates:
+    return Rates.of(task.preset, task.task, results_table=read_rates(task.results.folder, task.preset))
 
 
 def _rate_of_runs(task: Slice, contestant: str) -> float | None:
