@@ -20,6 +20,8 @@ from iclbench.core.predictor import Predictor
 
 # Related datasets have an effect if they change answers by more than this number.
 _SMALLEST_EFFECT = 1e-6
+# Outputs do not change the shapes of tensors. Without an effect, the answers are equal bit by bit.
+_SMALLEST_EFFECT_OF_OUTPUTS = 1e-7
 
 
 def _uses_related(predictor: Predictor) -> bool:
@@ -36,16 +38,16 @@ def related_datasets_have_an_effect(predictor: Predictor, episodes: Episodes, to
     context, x, related = episodes.context, targets_of(episodes).x, _related(episodes)
     expected = ask_targets(predictor, episodes, context, x)
     changed = replace(episodes, related=replace(related, y=different_outputs(related.y, episodes)))
-    for change, changed_episodes in (
-        ("without related datasets", replace(episodes, related=None)),
-        ("with other outputs in related datasets", changed),
+    for change, changed_episodes, smallest in (
+        ("without related datasets", replace(episodes, related=None), _SMALLEST_EFFECT),
+        ("with other outputs in related datasets", changed, _SMALLEST_EFFECT_OF_OUTPUTS),
     ):
         answer = ask_targets(predictor, changed_episodes, context, x)
         pairs = zip(answer.tensors().values(), expected.tensors().values(), strict=True)
         differences = torch.stack([(a - b).abs().flatten(1).amax(1) for a, b in pairs]).amax(0)
         effects = differences[related.mask.any(-1).any(-1)]
-        assert not (effects <= _SMALLEST_EFFECT).any(), (
-            f"answers {change} differ by {effects.min().item():.1g}, expected more than {_SMALLEST_EFFECT:g}; use "
+        assert not (effects <= smallest).any(), (
+            f"answers {change} differ by {effects.min().item():.1g}, expected more than {smallest:g}; use "
             "related datasets, or initialise a recurrence with slower decays"
         )
 
