@@ -14,6 +14,8 @@ from iclbench.tables.means import means_over_seeds
 _STRATUM = "stratum:"
 # The metrics by which contestants are ranked in tasks with real tables.
 TABLE_METRICS = ("roc_auc", "r_squared")
+# The other metrics in leaderboards of these tasks, in the order of their columns.
+OTHER_TABLE_METRICS = ("accuracy", "cross_entropy", "calibration_error", "squared_error", "crps", "covered_90")
 
 
 @dataclass(frozen=True)
