@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from docs.quantities import ROOT, nothing_but
+from docs.quantities import ROOT, packed_folder
 from iclbench.report.blocks import Figure, Section
 from iclbench.report.data import load_results
 from iclbench.report.drawing import Drawer
@@ -79,6 +79,6 @@ def lines(svg: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    with nothing_but(ROOT / "results" / "reference") as folder:
+    with packed_folder(ROOT / "results" / "reference") as folder:
         for path in draw(figures(folder), FOLDER):
             sys.stdout.write(f"{path.relative_to(ROOT)}\n")

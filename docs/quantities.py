@@ -44,7 +44,7 @@ _NUMBER = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?")
 
 
 @contextmanager
-def nothing_but(packed: Path, tasks: Sequence[str] = ()) -> Iterator[Path]:
+def packed_folder(packed: Path, tasks: Sequence[str] = ()) -> Iterator[Path]:
     """Yield a temporary results folder with only the packed results of these tasks (default: all)."""
     with tempfile.TemporaryDirectory() as folder:
         packed_copy = Path(folder) / packed.name
@@ -91,7 +91,7 @@ class Reference:
         self.packed, self.tasks = packed, tasks
         self._over_training: dict[tuple[str, str], pd.DataFrame] = {}
         self._scores: dict[tuple[str, str], dict[str, list[float]]] = {}
-        self._holding: dict[str, list[tuple[str, str, str]]] = {}
+        self._significant_pairs: dict[str, list[tuple[str, str, str]]] = {}
 
     @cached_property
     def results(self) -> Results:
@@ -100,7 +100,7 @@ class Reference:
         Raises:
             TableError: a file was edited or is damaged.
         """
-        with nothing_but(self.packed, self.tasks) as folder:
+        with packed_folder(self.packed, self.tasks) as folder:
             for path in sorted(folder.glob("*/*.parquet")):
                 if not tables.is_intact(path):
                     name = _relative(self.packed / path.name)
@@ -221,11 +221,11 @@ class Reference:
         """The models by their mean score, highest first."""
         return sorted(models, key=lambda model: -self.score(model, task, preset))
 
-    def rises(self, preset: str = "grid") -> list[float]:
+    def score_increases(self, preset: str = "grid") -> list[float]:
         """The increase of the mean score in the second half of training, for each model of the core and each task."""
         quantities = self.quantities
         return [
-            self.score(model, task, preset) - self.after(model, task, 0.5, preset)
+            self.score(model, task, preset) - self.score_after(model, task, 0.5, preset)
             for model in quantities["CORE"]
             for task in quantities["FUNCTIONS"]
         ]
@@ -263,10 +263,6 @@ class Reference:
         wide = rows.pivot_table("value", ["run", "axis_value"], "metric").astype(float)
         steps = wide.index[wide.idxmin(axis=1).eq(f"kl_to_{solution}")].get_level_values("axis_value")
         return float(steps.max()) if len(steps) else 0.0
-
-    def one(self, task: str, preset: str = "grid") -> str:
-        """The contestant that defines the score 1."""
-        return self._contest(task, preset).reference
 
     def seed_gap(self, model: str, task: str, preset: str = "grid") -> float:
         """The difference between the highest and the lowest score over seeds."""
@@ -342,7 +338,7 @@ class Reference:
     def open_tasks(self, a: str, b: str) -> list[str]:
         """The tasks on which the difference of a prespecified pair is not significant after Holm's correction."""
         tasks = next(named.tasks for named in grid("reference").pairs if (named.a, named.b) == (a, b))
-        significant = self.holding()
+        significant = self.significant_pairs()
         return [task for task in tasks if (a, b, task) not in significant]
 
     def loss_from_other_label(self, model: str) -> float:
@@ -406,13 +402,13 @@ class Reference:
         """
         return [self.compute_agreement(self.quantities["CORE"], task) for task in self.quantities["FUNCTIONS"]]
 
-    def holding(self, preset: str = "grid") -> list[tuple[str, str, str]]:
+    def significant_pairs(self, preset: str = "grid") -> list[tuple[str, str, str]]:
         """The prespecified pairs whose differences are significant after Holm's correction, with their tasks."""
-        if preset not in self._holding:
+        if preset not in self._significant_pairs:
             rows = named_pairs.compare_pairs(self._contests(preset), preset)
             held = rows[rows["among_all"].eq("holds").fillna(False)]
-            self._holding[preset] = list(zip(held["a"], held["b"], held["row"], strict=True))
-        return self._holding[preset]
+            self._significant_pairs[preset] = list(zip(held["a"], held["b"], held["row"], strict=True))
+        return self._significant_pairs[preset]
 
     def agreement(self, order: Sequence[str], task: str, preset: str = "grid") -> float:
         """Kendall's tau between a published ranking (best first) and the ranking by the mean of the first two seeds."""
@@ -437,7 +433,7 @@ class Reference:
             {model: [-self.value(model, task, preset, "auc", each) for each in shifts] for model in names}
         )
 
-    def after(self, model: str, task: str, share: float, preset: str = "grid") -> float:
+    def score_after(self, model: str, task: str, share: float, preset: str = "grid") -> float:
         """The score after a fraction of the steps, averaged over seeds."""
         scores = self._trainings(task, preset)
         scores = scores[np.isclose(scores["share"], share) & scores["contestant"].eq(model)]
@@ -445,7 +441,7 @@ class Reference:
             raise LookupError(f"{model} has no training run with {share:g} of the steps on {task} at {preset}")
         return float(scores["value"].iloc[0])
 
-    def after_seeds(self, model: str, task: str, share: float, preset: str = "grid") -> list[float]:
+    def seed_scores_after(self, model: str, task: str, share: float, preset: str = "grid") -> list[float]:
         """The scores of all seeds after a fraction of the steps, lowest first."""
         scores = over_training.by_run(self._contest(task, preset))
         is_selected = np.isclose(scores["share"], share) & scores["contestant"].eq(model)
@@ -453,7 +449,8 @@ class Reference:
 
     def early_agreement(self, names: Sequence[str], task: str, share: float, preset: str = "grid") -> float:
         """Kendall's tau between the rankings after a fraction of the steps and after all steps."""
-        return _agreement({model: [self.after(model, task, each, preset) for each in (share, 1.0)] for model in names})
+        shares = (share, 1.0)
+        return _agreement({model: [self.score_after(model, task, each, preset) for each in shares] for model in names})
 
     def compute_agreement(self, names: Sequence[str], task: str, preset: str = "grid") -> float:
         """Kendall's tau between the rankings at equal training FLOPs and at equal steps. Models whose shortest training
@@ -586,7 +583,7 @@ class Reference:
         keys = ["task", "preset", "contestant", "metric", "shift"]
         return {n: self.results.rows.groupby(keys[:n]).indices for n in (4, 5)}
 
-    def beyond(self, model: str, times: int = 4, tasks: Sequence[str] = (), preset: str = "grid") -> float:
+    def extrapolation_ratio(self, model: str, times: int = 4, tasks: Sequence[str] = (), preset: str = "grid") -> float:
         """The ratio of the error at `times` the training length to the error at the training length on the same
         prompts, as a geometric mean over tasks (default: function classes)."""
         ratios = []
@@ -597,7 +594,7 @@ class Reference:
             ratios.append(far / here)
         return float(np.exp(np.mean(np.log(ratios))))
 
-    def compared(self, task: str) -> pd.DataFrame:
+    def published_comparison(self, task: str) -> pd.DataFrame:
         """The published numbers of a task that were also measured, one per row, with our numbers at each preset."""
         tasks = [each for each in self.results.slices if each.task == task]
         rows = pd.concat([frame for task in tasks if (frame := published_results.comparison(task)) is not None])
@@ -620,7 +617,7 @@ class Reference:
         devices = sorted({parts[0].strip() for parts in names})
         return Expense(len(cells), float(cells["seconds"].sum() / 3600), flops, devices)
 
-    def probed(self, model: str, task: str, metric: str, preset: str = "grid") -> list[float]:
+    def probe_results(self, model: str, task: str, metric: str, preset: str = "grid") -> list[float]:
         """The results of linear probes from the first layer to the last, averaged over seeds."""
         rows = self._rows(task, preset, model, metric)
         rows = rows[rows["evaluator"].eq("probe") & rows["axis"].eq("layer") & rows["status"].eq("ok")]

@@ -11,12 +11,14 @@ import pytest
 from iclbench import tables
 from iclbench.analysis.scores import scores
 from iclbench.api import plot
+from iclbench.cli.accuracy_table import accuracy_board
 from iclbench.cli.result_rows import styled_name
 from iclbench.cli.summary import leaderboard as printed_leaderboard
 from iclbench.cli.table_board import table_board
 from iclbench.core.metrics import metric as metric_of
 from iclbench.report.blocks import Section, Table
 from iclbench.report.data import Slice, results_from_values
+from iclbench.report.sections import in_context
 from iclbench.report.sections import leaderboard as next_section
 from iclbench.report.sections import table_ranks as tables_section
 from iclbench.report.sections import targets as targets_section
@@ -143,3 +145,40 @@ def test_printed_tables_and_reports_have_the_same_mean_ranks_over_tables() -> No
     expected = {styled_name(name, task.kinds[name]): f"{rank:.2f}" for name, rank in ranks.items()}
     assert printed == expected | {"broken": ""}
     assert ranks == {"ridge": 1, "mamba": 2.5, "gpt2": 2.5, "zero": 4.25, "knn-3": 4.75}
+
+
+def test_tables_of_accuracies_have_the_order_and_values_of_the_leaderboard_of_the_first_test() -> None:
+    """The tables omit failed contestants, and have a row for a contestant that lacks the first test."""
+    metric, first, second = "accuracy_within_choices", "icl", "iwl"
+    rows = values_of("classes")
+    rows = rows[rows["axis"].isna()].assign(prompt_set=first, evaluator=first)
+    rows["metric"] = rows["metric"].replace("roc_auc", metric)
+    others = rows[rows["metric"].eq(metric) & rows["value"].notna()].assign(prompt_set=second, evaluator=second)
+    others = others.assign(value=1 - others["value"])
+    points = others.iloc[:1].assign(run="points", contestant="points", kind="baseline", value=0.99)
+    values = pd.concat([rows, others, points], ignore_index=True)
+    boards = dict(iter(scores(values, by=metric).groupby("evaluator")))
+    order = QUESTIONS["classes"].order
+    assert tuple(boards[first]["contestant"]) == order
+    contestants = [*order[:-1], "points"]
+    expected = {name: board.set_index("contestant").reindex(contestants) for name, board in boards.items()}
+
+    (task,) = results_from_values(values).slices
+    section = in_context.section(task)
+    assert section is not None
+    frame = next(block for block in section.walk() if isinstance(block, Table)).frame.set_index("contestant")
+    assert list(frame.index) == contestants
+    for name, board in expected.items():
+        columns = {"value": name, "low": f"{name}_low", "high": f"{name}_high"}
+        for column, in_table in columns.items():
+            pd.testing.assert_series_equal(frame[in_table], board[column], check_names=False, check_index_type=False)
+
+    columns, lines = accuracy_board(values)
+    assert columns == ["contestant", first, second]
+    assert [line[0] for line in lines] == [styled_name(name, task.kinds[name]) for name in contestants]
+    for position, name in enumerate((first, second), 1):
+        numbers = expected[name]["value"].map("{:.3f}".format, na_action="ignore").fillna("")
+        assert [line[position].partition(" ±")[0] for line in lines] == numbers.tolist()
+
+    chart = plot.leaderboard(values, metric=metric, evaluator=first).to_dict(validate=False)
+    assert chart["layer"][0]["encoding"]["y"]["sort"] == contestants[:-1]

@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import pandas as pd
 
+from iclbench.analysis import scores
 from iclbench.analysis.evaluators import is_test
 from iclbench.analysis.slices import Slice
+from iclbench.tables.evaluators import MAIN_ACCURACY
 from iclbench.tables.means import means_over_seeds
 
 _KEYS = ["evaluator", "kind", "contestant"]
+
+
+def leaderboards(task: Slice, questions: Iterable[tuple[str, str]]) -> pd.DataFrame:
+    """The leaderboards of several questions by accuracy after training, without contestants that lack the accuracy.
+
+    Runs that were evaluated only during training are ranked by their accuracy at the last evaluated step.
+
+    Args:
+        task: the results of one task at one preset.
+        questions: pairs of evaluator and shift.
+
+    Returns:
+        The rows of `scores.leaderboard`, one question after the other. A table with a column per question lists the
+        contestants in the order of their first rows: the leaderboard of the first question, followed by the contestants
+        that only have other accuracies.
+    """
+    task = _with_last_steps(task)
+    boards = [scores.leaderboard(task, *question, MAIN_ACCURACY, partial=True) for question in questions]
+    rows = pd.concat(boards, ignore_index=True)
+    return rows[rows["metric"].eq(MAIN_ACCURACY)]
 
 
 def final(task: Slice) -> pd.DataFrame:
@@ -49,3 +74,19 @@ def _final_rows(task: Slice) -> pd.DataFrame:
     rows_after_training, steps = rows[rows["axis"].isna()], rows[rows["axis"].notna()]
     last_steps = steps[steps["axis_value"] == steps.groupby([*_KEYS, "run"])["axis_value"].transform("max")]
     return pd.concat([rows_after_training, last_steps]).drop_duplicates([*_KEYS, "run"])
+
+
+def _with_last_steps(task: Slice) -> Slice:
+    """The slice in which the accuracy of a run at the last evaluated training step counts as its accuracy after
+    training, if it has no other."""
+    rows, keys = task.rows, ["evaluator", "run"]
+    rows = rows[rows["metric"].eq(MAIN_ACCURACY) & rows["shift"].eq("none") & rows["status"].eq("ok")]
+    rows_after_training, steps = rows[rows["axis"].isna()], rows[rows["axis"].eq("train_step").fillna(False)]
+    last_steps = steps[steps["axis_value"] == steps.groupby(keys)["axis_value"].transform("max")]
+    last_steps = last_steps[~last_steps.set_index(keys).index.isin(rows_after_training.set_index(keys).index)]
+    if last_steps.empty:  # the most frequent case
+        return task
+    all_rows = task.results.rows
+    is_last_step = all_rows.index.isin(last_steps.index)
+    columns = {name: all_rows[name].mask(is_last_step) for name in ("axis", "axis_value")}
+    return replace(task, results=replace(task.results, rows=all_rows.assign(**columns)))

@@ -80,6 +80,11 @@ def kendall(a: pd.Series, b: pd.Series) -> float:
     return float(stats.kendalltau(a[common], b[common]).statistic) if len(common) > 2 else float("nan")
 
 
+def ranks(scores: pd.Series) -> pd.Series:
+    """The rank of each score, the highest first; equal scores share the smallest of their ranks."""
+    return scores.rank(ascending=False, method="min")
+
+
 def scores_at_flops(training_scores: pd.DataFrame, flops: float) -> pd.Series:
     """Scores at a given number of training FLOPs, interpolated linearly in the logarithm of FLOPs.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 from scipy.special import stdtrit
 
 from iclbench.tables.curves import has_heights, mean_heights
@@ -92,6 +93,19 @@ def welch(a: np.ndarray, b: np.ndarray, level: float = 0.95) -> tuple[Difference
     return Difference(value, float(interval.low), float(interval.high)), float(test.pvalue)
 
 
+def welch_p(means: tuple[Any, Any], sds: tuple[Any, Any], counts: tuple[Any, Any]) -> Float[np.ndarray, "*pairs"]:
+    """The two-sided p-values of Welch's test (`welch`) for many pairs of samples, from their means, standard deviations
+    and numbers of values (at least two).
+
+    If neither sample has any variance, p is 0, or NaN if the means are equal.
+    """
+    from scipy.stats import ttest_ind_from_stats  # slow to import
+
+    samples = zip(means, sds, counts, strict=True)
+    test = ttest_ind_from_stats(*(number for sample in samples for number in sample), equal_var=False)
+    return np.asarray(test.pvalue)
+
+
 # Family-wise error rate for tests of several differences.
 ERROR_RATE = 0.05
 
@@ -107,6 +121,17 @@ def holm(p: Sequence[float]) -> list[float]:
     corrected = np.empty(len(p))
     corrected[order] = np.minimum(np.maximum.accumulate(scaled), 1)
     return [float(value) for value in corrected]
+
+
+def mean_ranks(scores: pd.DataFrame, lower_is_better: bool = False) -> pd.Series:
+    """The mean rank of each contestant over the rows in which it has a score; 1 is the best, and equal scores share the
+    mean of their ranks.
+
+    Args:
+        scores: scores, rows x contestants.
+        lower_is_better: whether the lowest score is the best.
+    """
+    return scores.rank(axis=1, ascending=lower_is_better).mean()
 
 
 def ranks(

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from iclbench.analysis.normalised import Contest
-from iclbench.analysis.pairs import ERROR_RATE, holm
+from iclbench.analysis.pairs import ERROR_RATE, holm, mean_ranks
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def unranked_backbones(contests: Sequence[Contest], ranked_backbones: Sequence[s
 
 def _means(scores: pd.DataFrame) -> pd.DataFrame:
     """Mean rank and mean score of every contestant over tasks, the best first."""
-    means = pd.DataFrame({"mean_rank": scores.rank(axis=1, ascending=False).mean(), "mean_score": scores.mean()})
+    means = pd.DataFrame({"mean_rank": mean_ranks(scores), "mean_score": scores.mean()})
     means = means.rename_axis("contestant").reset_index()
     best_first = means.sort_values(["mean_rank", "mean_score", "contestant"], ascending=[True, False, True])
     return best_first.set_index("contestant")

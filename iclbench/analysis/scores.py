@@ -190,11 +190,15 @@ def run_leaderboard(
 ) -> pd.DataFrame:
     """The leaderboard of single runs on one prompt set, without averaging over seeds, and the `metric_columns` of these
     runs."""
+    task, shift = slice_of_runs(values), str(values["shift"].iloc[0])
+    return leaderboard(task, evaluator, shift, by).merge(metric_columns(task, evaluator, metrics, shift), "left", _KEYS)
+
+
+def slice_of_runs(values: pd.DataFrame) -> Slice:
+    """The results of one task at one preset, in which each run is a contestant."""
     rows = values.assign(contestant=values["run"])
     results = Results(rows, EpisodeScores((), set()), tables.frame("costs", []))
-    task_name, preset, shift = (str(rows[name].iloc[0]) for name in ("task", "preset", "shift"))
-    task = Slice(results, task_name, preset)
-    return leaderboard(task, evaluator, shift, by).merge(metric_columns(task, evaluator, metrics, shift), "left", _KEYS)
+    return Slice(results, str(rows["task"].iloc[0]), str(rows["preset"].iloc[0]))
 
 
 def displayed_columns(frame: pd.DataFrame) -> pd.DataFrame:

@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from iclbench.analysis.pairs import welch_p
+
 # Scores separate contestants if the median gap between quartiles exceeds this number of standard deviations over seeds.
 MIN_RATIO = 2.0
 _QUARTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -74,16 +76,10 @@ def separation(scores: pd.Series) -> Separation | None:
 
 
 def _welch(by_contestant: Any) -> Float[np.ndarray, " pairs"]:
-    """The p-value of Welch's test of every pair of contestants with at least two seeds each (`pairs.welch`)."""
-    from scipy.stats import ttest_ind_from_stats  # slow to import
-
+    """The p-value of Welch's test of every pair of contestants with at least two seeds each; NaN for equal contestants
+    without any spread."""
     statistics = by_contestant.agg(["mean", "var", "count"]).query("count > 1")
     mean, variance, count = (statistics[name].to_numpy(float) for name in ("mean", "var", "count"))
     first, second = np.triu_indices(len(mean), 1)
-    # Without any spread, p is 0, or NaN if the means are equal.
-    test = ttest_ind_from_stats(
-        *(each[first] for each in (mean, np.sqrt(variance), count)),
-        *(each[second] for each in (mean, np.sqrt(variance), count)),
-        equal_var=False,
-    )
-    return np.asarray(test.pvalue)
+    sd = np.sqrt(variance)
+    return welch_p((mean[first], mean[second]), (sd[first], sd[second]), (count[first], count[second]))

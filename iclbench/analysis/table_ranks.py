@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from iclbench.analysis.pairs import ERROR_RATE
+from iclbench.analysis import pairs
 from iclbench.core.metrics import metric as metric_of
 from iclbench.tables.means import means_over_seeds
 
 _STRATUM = "stratum:"
 # The metrics by which contestants are ranked in tasks with real tables.
 TABLE_METRICS = ("roc_auc", "r_squared")
+# The other metrics in leaderboards of these tasks, in the order of their columns.
+OTHER_TABLE_METRICS = ("accuracy", "cross_entropy", "calibration_error", "squared_error", "crps", "covered_90")
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ def mean_ranks(values: pd.DataFrame, metric: str) -> MeanRanks:
     """Compute mean ranks from the values of a metric, data sets x contestants. Contestants with a missing value are
     left out."""
     values = values.dropna(axis=1)
-    ranks = values.rank(axis=1, ascending=metric_of(metric).lower_is_better).mean()
+    ranks = pairs.mean_ranks(values, metric_of(metric).lower_is_better)
     order = sorted(ranks.index, key=lambda name: (ranks[name], str(name)))
     n, k = values.shape
     return MeanRanks(metric, values[order], ranks[order], critical_difference(k, n), _friedman_p(ranks, n))
@@ -59,7 +61,7 @@ def critical_difference(contestants: int, data_sets: int) -> float:
         return math.nan
     from scipy.stats import studentized_range  # slow to import
 
-    q = float(studentized_range.ppf(1 - ERROR_RATE, contestants, math.inf)) / math.sqrt(2)
+    q = float(studentized_range.ppf(1 - pairs.ERROR_RATE, contestants, math.inf)) / math.sqrt(2)
     return q * math.sqrt(contestants * (contestants + 1) / (6 * data_sets))
 
 

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from iclbench.analysis.accuracies import leaderboards
+from iclbench.analysis.evaluators import sorted_evaluators
+from iclbench.analysis.scores import slice_of_runs
 from iclbench.cli.result_rows import (
     print_failures,
     print_packed_sources,
@@ -16,7 +19,6 @@ from iclbench.cli.result_rows import (
 )
 from iclbench.cli.terminal import out, print_table
 from iclbench.tables.evaluators import MAIN_ACCURACY
-from iclbench.tables.runs import are_tuned
 
 
 def has_labels(values: pd.DataFrame) -> bool:
@@ -59,31 +61,22 @@ def split_by_prompts(values: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 
 def accuracy_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Return the column names and the rows: accuracies with the half-widths of their intervals, sorted by the first
-    test. The chance level is in the last row."""
-    accuracies = values[(values["status"] == "ok") & values["axis"].isna() & values["metric"].eq(MAIN_ACCURACY)]
-    accuracies = accuracies.assign(
-        test=accuracies["evaluator"].where(accuracies["evaluator"].ne("targets"), _shift_titles(accuracies["shift"]))
-    )
-    shift_titles = set(_shift_titles(accuracies["shift"]))
-    tests = sorted(accuracies["test"].unique(), key=lambda name: name in shift_titles)  # tests of the family first
-    by_run = accuracies.set_index(["run", "test"])
-    is_chance = by_run.index.isin(["chance"], "run")
-    means = accuracies[~is_chance].pivot_table("value", "run", "test").reindex(columns=tests)
-    means = means.sort_values(tests, ascending=False) if tests else means
-    kinds = dict(zip(accuracies["run"], accuracies["kind"], strict=True))
-    cells = {key: value_with_half_width(row) for key, row in by_run.iterrows()}
+    """Return the column names and the rows: accuracies with the half-widths of their intervals, in the order of the
+    leaderboard of the first test. Contestants without an accuracy are omitted."""
+    rows = values[values["status"].eq("ok") & values["axis"].isna() & values["metric"].eq(MAIN_ACCURACY)]
+    titles = {
+        (test, str(shift)): test if test != "targets" else str(shift).replace("none", "as trained")
+        for test in sorted_evaluators(rows["evaluator"])
+        for shift in rows.loc[rows["evaluator"].eq(test), "shift"].unique()
+    }
+    if not titles:
+        return ["contestant"], []
+    board = leaderboards(slice_of_runs(values), titles)
+    by_question = board.set_index(["contestant", "evaluator", "shift"])
+    cells = {key: value_with_half_width(row) for key, row in by_question.iterrows()}
+    board = board.drop_duplicates("contestant")
     lines = [
-        [styled_name(run, kinds[run]), *(cells.get((run, test), "") for test in tests)] for run in map(str, means.index)
+        [styled_name(run, kind), *(cells.get((run, *question), "") for question in titles)]
+        for run, kind in zip(board["contestant"], board["kind"], strict=True)
     ]
-    if is_chance.any():
-        chance = by_run[is_chance]["value"].droplevel("run")
-        lines.append(["chance", *[f"{chance[test]:.3f}" if test in chance else "" for test in tests]])
-    runs = [*map(str, means.index), "chance"][: len(lines)]
-    is_tuned = are_tuned(values, "run").astype("boolean").reindex(runs)
-    return with_terminal_columns(["contestant", *tests], lines, pd.DataFrame({"tuned": is_tuned}))
-
-
-def _shift_titles(shift: pd.Series) -> pd.Series:
-    """Return the column titles of evaluations on new episodes: "as trained", or the name of the shift."""
-    return shift.where(shift.ne("none"), "as trained")
+    return with_terminal_columns(["contestant", *titles.values()], lines, board)

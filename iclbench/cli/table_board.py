@@ -7,17 +7,15 @@ import math
 import pandas as pd
 
 from iclbench.analysis.scores import run_leaderboard
-from iclbench.analysis.table_ranks import ranks_over_tables, table_metric
+from iclbench.analysis.table_ranks import OTHER_TABLE_METRICS, ranks_over_tables, table_metric
 from iclbench.cli.result_rows import short_score, styled_name, value_with_half_width, with_terminal_columns
 from iclbench.core.metrics import metric
 
-# Metrics in the other columns, with their short titles.
-_COLUMNS = {
-    "accuracy": "accuracy",
+# Titles of metrics whose labels are too long for a terminal.
+_SHORT_TITLES = {
     "cross_entropy": "log-loss",
     "calibration_error": "calibration",
     "squared_error": "squared error",
-    "crps": "CRPS",
     "covered_90": "90 % coverage",
 }
 
@@ -27,8 +25,9 @@ def table_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     last."""
     main = table_metric(values)
     assert main is not None
-    board = run_leaderboard(values, "targets", main, [main, *_COLUMNS]).drop_duplicates("contestant")
-    titles = {name: title for name, title in _COLUMNS.items() if board[name].notna().any()}
+    board = run_leaderboard(values, "targets", main, [main, *OTHER_TABLE_METRICS]).drop_duplicates("contestant")
+    others = [name for name in OTHER_TABLE_METRICS if board[name].notna().any()]
+    titles = {name: _SHORT_TITLES.get(name, metric(name).label) for name in others}
     ranks = ranks_over_tables(values, main, "run")
     statuses = values[values["status"].ne("ok")].drop_duplicates("run").set_index("run")["status"]
     rows = []

@@ -4,6 +4,9 @@ Each family, estimator, backbone and mixer of iclbench has a code, `Entry.code` 
 commit that changes the outputs of the class for the same settings; otherwise tests in `tests/golden` fail. A family has
 three codes: for its episodes (`code`), for the choice of frozen prompts (`prompts`) and for the normaliser of errors
 (`normaliser`). The code of a class from outside iclbench is the hash of its sources.
+
+The constants below are the codes of everything else. Increase a constant in the commit that changes results for the
+same settings.
 """
 
 from __future__ import annotations
@@ -20,6 +23,12 @@ LOSS = 1
 PROBE = 1
 SUMMARY = 2
 LIBRARY_MODEL = 1
+# Codes of an evaluation of language models: the methods of reading demonstrations, the choice of prompts, the answers
+# (tokenising, scoring and judging), and the majority baseline.
+LANGUAGE_METHOD = 1
+LANGUAGE_PROMPTS = 2
+LANGUAGE_ANSWERS = 2
+LANGUAGE_MAJORITY = 2
 
 # The code is a number for a class of iclbench, and a hash for any other class. For a backbone with mixers, it is the
 # list of all codes.

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, no_type_check
 
 import torch
 
@@ -111,6 +111,7 @@ def guarded(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function to run it in `fixed_state`."""
 
     @wraps(function)
+    @no_type_check  # checks of shapes would add frames between a warning and the call to which it points
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         with fixed_state():
             return function(*args, **kwargs)

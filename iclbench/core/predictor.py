@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -25,7 +25,9 @@ from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Prediction
 from iclbench.core.records import TensorRecord, cat
 
+# Type variables instead of `Self`, which beartype rejects in methods when it checks the shapes in signatures.
 _Predictor = TypeVar("_Predictor", bound="Predictor")
+_Oracle = TypeVar("_Oracle", bound="Oracle")
 
 # A subclass must implement at least one of these methods. It inherits the others.
 _ALTERNATIVE_METHODS = ("predict_next", "predict_targets", "query")
@@ -248,7 +250,7 @@ class Oracle(Predictor, abstract=True):
 
     truth: dict[str, Tensor] | None = None
 
-    def informed(self, truth: dict[str, Tensor]) -> Self:
+    def informed(self: _Oracle, truth: dict[str, Tensor]) -> _Oracle:
         informed_copy = copy(self)
         informed_copy.truth = truth
         return informed_copy

@@ -16,9 +16,6 @@ from iclbench.core.settings import validate
 from iclbench.deep_thinking.settings import METHODS, MethodSettings, slots_needed
 from iclbench.store import identity
 
-# Increase this number if a change of the code changes the answers of a method for the same settings.
-VERSION = 1
-
 
 @dataclass(frozen=True)
 class Method:
@@ -40,7 +37,7 @@ class Method:
     @property
     def hash(self) -> str:
         """The identity of the method."""
-        return identity.context_method_id(self.name, self.settings, VERSION)
+        return identity.context_method_id(self.name, self.settings)
 
     @property
     def times(self) -> int:

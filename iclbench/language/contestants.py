@@ -10,13 +10,9 @@ import torch
 
 from iclbench.deep_thinking.methods import Method
 from iclbench.evaluation.contestant import Contestant
-from iclbench.language.answering import majority
 from iclbench.language.models.model import LanguageModel
 from iclbench.language.prompting.fitting import Overlength
 from iclbench.store import identity
-
-# Increase this number if a change of tokenising, scoring or judging changes values for the same model and prompts.
-VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,7 @@ def contestant(
         name,
         name,
         "backbone",
-        identity.language_model_id(model.identity, method.hash, VERSION, overlength, lengths_to_fit),
+        identity.language_model_id(model.identity, method.hash, overlength, lengths_to_fit),
         variant=identity.language_variant_id(model.identity, method.hash),
         method_suffix=method.suffix or None,
         model_name=model.name,
@@ -63,4 +59,4 @@ def contestant(
 
 def majority_baseline() -> LanguageContestant:
     """Create the majority baseline, which always gives the most frequent answer."""
-    return LanguageContestant("majority", "majority", "baseline", identity.majority_id(majority.VERSION))
+    return LanguageContestant("majority", "majority", "baseline", identity.majority_id())

@@ -233,12 +233,12 @@ def episodes_id(task: TaskConfig, seed: int) -> str:
     return content_hash({"task": contents, "seed": seed})
 
 
-def language_cell_id(cell: LanguageCell, versions: Sequence[int]) -> str:
-    """Return the identity of a cell of a language model. `versions` are the versions of the code for prompts and
-    answers."""
+def language_cell_id(cell: LanguageCell) -> str:
+    """Return the identity of a cell of a language model."""
     contents: dict[str, Any] = {"kind": cell.kind, "run": cell.run, "preset": cell.preset, "asked": cell.options}
     contents |= {"task": [cell.task, cell.task_config.subset, cell.task_config.hash], "model": cell.identity}
-    return content_hash(contents | {"versions": list(versions)}, 16)
+    versions = [codes.LANGUAGE_METHOD, codes.LANGUAGE_ANSWERS, codes.LANGUAGE_PROMPTS, codes.LANGUAGE_MAJORITY]
+    return content_hash(contents | {"versions": versions}, 16)
 
 
 def language_weights_id(**contents: Any) -> str:
@@ -247,24 +247,23 @@ def language_weights_id(**contents: Any) -> str:
     return content_hash(contents)
 
 
-def context_method_id(name: str, settings: BaseSettings, version: int) -> str:
-    """Return the identity of a method of reading demonstrations. `version` is the version of its code."""
-    return content_hash({"method": name, "settings": settings.model_dump(), "version": version})
+def context_method_id(name: str, settings: BaseSettings) -> str:
+    """Return the identity of a method of reading demonstrations."""
+    contents = {"method": name, "settings": settings.model_dump(), "version": codes.LANGUAGE_METHOD}
+    return content_hash(contents)
 
 
-def language_model_id(
-    model: str, method: str, version: int, overlength: str, demonstration_limits: Sequence[Any]
-) -> str:
+def language_model_id(model: str, method: str, overlength: str, demonstration_limits: Sequence[Any]) -> str:
     """Return the identity of a language model with a method.
 
     Args:
         model: identity of the weights.
         method: identity of the method.
-        version: version of the code that computes and judges answers.
         overlength: treatment of prompts that are too long.
         demonstration_limits: properties of the compared methods that limit the number of demonstrations.
     """
-    contents: dict[str, Any] = {"model": model, "method": method, "version": version, "overlength": overlength}
+    contents: dict[str, Any] = {"model": model, "method": method, "overlength": overlength}
+    contents["version"] = codes.LANGUAGE_ANSWERS
     return content_hash(contents | {"room": list(demonstration_limits)} if demonstration_limits else contents)
 
 
@@ -273,9 +272,9 @@ def language_variant_id(model: str, method: str) -> str:
     return content_hash({"model": model, "method": method}, 8)
 
 
-def majority_id(version: int) -> str:
+def majority_id() -> str:
     """Return the identity of the majority baseline."""
-    return content_hash({"majority": version})
+    return content_hash({"majority": codes.LANGUAGE_MAJORITY})
 
 
 def language_prompts_id(**contents: Any) -> str:

@@ -136,13 +136,7 @@ class LanguageCell(GridCell):
     @cached_property
     def hash(self) -> str:
         """Hash of all inputs of the cell's rows."""
-        from iclbench.deep_thinking import methods
-        from iclbench.language import contestants
-        from iclbench.language.answering import majority
-        from iclbench.language.prompting import prompts
-
-        versions = [methods.VERSION, contestants.VERSION, prompts.VERSION, majority.VERSION]
-        return language_cell_id(self, versions)
+        return language_cell_id(self)
 
 
 def language_cells(name: str) -> Iterator[LanguageCell]:

@@ -12,12 +12,13 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.store.runs import Run
 
 
+@runtime_checkable
 class Tracker(Protocol):
     """The interface of trackers. A tracker logs the values of one run.
 

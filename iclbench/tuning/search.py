@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import log10, sqrt
 from typing import Any, Protocol
 
+from iclbench.analysis.pairs import welch_p
 from iclbench.tuning.curves import Curve, Point
 
 # Maximum number of extensions of the range of learning rates at each end.
@@ -59,19 +60,13 @@ def find_choice(points: Sequence[Point], sign: int, seeds: int) -> Point | None:
 
 def not_different(points: Sequence[Point], choice: Point, seeds: int) -> list[Point]:
     """Return the points whose means over seeds do not differ significantly from the choice (Welch's t-test, 5 %)."""
-    from scipy import stats
-
     equal_points = []
     for point in points:
         if point == choice or point.value is None or choice.value is None:
             continue
-        spread = (point.sd or 0.0) + (choice.sd or 0.0)
-        if seeds > 1 and spread > 0:
-            moments = (choice.value, choice.sd, seeds, point.value, point.sd, seeds)
-            is_equal = float(stats.ttest_ind_from_stats(*moments, equal_var=False).pvalue) > _LEVEL
-        else:  # the test requires a positive variance, which a single seed or equal values do not have
-            is_equal = seeds == 1 or point.value == choice.value
-        if is_equal:
+        # A single seed cannot show a significant difference.
+        sds = (choice.sd or 0.0, point.sd or 0.0)
+        if seeds == 1 or not welch_p((choice.value, point.value), sds, (seeds, seeds)) <= _LEVEL:
             equal_points.append(point)
     return equal_points
 

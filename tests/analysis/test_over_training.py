@@ -15,6 +15,7 @@ from iclbench.analysis.over_training import (
     kendall,
     mean_over_contests,
     means,
+    ranks,
     scores_at_flops,
     shared_flops,
 )
@@ -82,6 +83,11 @@ def test_kendall_equals_scipys_tau_over_common_contestants() -> None:
     b = pd.Series([1.0, 2.0, 2.0, 9.0], list("cbay"))
     assert kendall(a, b) == pytest.approx(stats.kendalltau([3, 1, 2], [2, 2, 1]).statistic)
     assert np.isnan(kendall(a, b.iloc[:2]))
+
+
+def test_equal_scores_share_the_smallest_of_their_ranks() -> None:
+    scores = pd.Series({"a": 0.5, "b": 0.9, "c": 0.9, "d": np.nan})
+    assert ranks(scores).dropna().to_dict() == {"a": 3, "b": 1, "c": 1}
 
 
 def test_means_over_contests_omit_contestants_without_a_score_in_every_contest() -> None:

@@ -11,10 +11,12 @@ from iclbench.analysis.pairs import (
     Difference,
     difference,
     holm,
+    mean_ranks,
     mean_with_interval,
     ranks,
     score_difference,
     welch,
+    welch_p,
 )
 from iclbench.tables.curves import MEAN_HEIGHT, mean_heights
 
@@ -52,6 +54,25 @@ def test_the_interval_of_welch_follows_its_equation_and_has_width_0_for_equal_va
     assert (reverse.low, reverse.high, same_p) == pytest.approx((-interval.high, -interval.low, p))
     constant, certain = welch(np.full(3, 2.0), np.full(3, 1.0))
     assert (constant.low, constant.high, certain) == (1, 1, 0) and welch(np.ones(3), np.ones(3))[1] == 1
+
+
+def test_p_values_from_moments_equal_those_from_samples() -> None:
+    rng = np.random.default_rng(4)
+    pairs = [(rng.normal(0, 1, 3), rng.normal(mean, 2, 5)) for mean in (0.0, 1.0, 4.0)]
+    means, sds, counts = ([np.array([f(pair[i]) for pair in pairs]) for i in (0, 1)] for f in (np.mean, _sd, len))
+    p = welch_p(tuple(means), tuple(sds), tuple(counts))
+    np.testing.assert_allclose(p, [welch(a, b)[1] for a, b in pairs], rtol=1e-10)
+    assert welch_p((2.0, 1.0), (0.0, 0.0), (3, 3)) == 0 and np.isnan(welch_p((1.0, 1.0), (0.0, 0.0), (3, 3)))
+
+
+def _sd(values: np.ndarray) -> float:
+    return float(values.std(ddof=1))
+
+
+def test_mean_ranks_are_over_the_rows_with_a_score() -> None:
+    scores = pd.DataFrame({"a": [3.0, 1.0, 5.0], "b": [2.0, 1.0, None], "c": [1.0, None, 7.0]})
+    assert mean_ranks(scores).to_dict() == {"a": (1 + 1.5 + 2) / 3, "b": (2 + 1.5) / 2, "c": (3 + 1) / 2}
+    assert mean_ranks(scores, lower_is_better=True)["c"] == (1 + 2) / 2
 
 
 def test_a_paired_difference_is_significant_although_separate_intervals_overlap() -> None:

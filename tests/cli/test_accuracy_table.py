@@ -11,6 +11,7 @@ from iclbench import tables
 from iclbench.cli.accuracy_table import accuracy_board, has_labels, print_accuracies
 from iclbench.cli.main import app
 from iclbench.cli.summary import print_summary
+from tests.tables.rows import complete_row
 
 SHARED = {
     "task": "bursty",
@@ -38,6 +39,10 @@ def row(run: str, evaluator: str, value: float, kind: str = "backbone", **change
     return columns | {"value": value, "low": value - 0.05, "high": value + 0.03, "prompt_set": evaluator} | changes
 
 
+def frame(*rows: dict[str, object]) -> pd.DataFrame:
+    return tables.frame("values", [complete_row(row) for row in rows])
+
+
 ROWS = [
     row("worse", "targets", 0.9),
     row("better", "targets", 0.2),
@@ -46,19 +51,21 @@ ROWS = [
     row("better", "icl", 0.8, metric="accuracy"),
     row("better", "icl", 0.99, axis="train_step"),
     row("pixel-1nn", "icl", 0.7, "baseline"),
-    row("chance", "icl", 0.5, "baseline"),
+    row("chance", "icl", 0.5, "baseline", low=None, high=None),
     row("better", "targets", 0.1, shift="blur"),
+    row("trained", "targets", 0.95),
 ]
 
 
-def test_contestants_are_ordered_by_their_accuracy_on_the_first_test_and_chance_is_last() -> None:
-    columns, lines = accuracy_board(pd.DataFrame(ROWS))
+def test_contestants_are_ordered_by_their_accuracy_on_the_first_test_and_then_on_the_others() -> None:
+    columns, lines = accuracy_board(frame(*ROWS))
     assert columns == ["contestant", "icl", "as trained", "blur"]
     assert lines == [
         ["pixel-1nn", "0.700 ±0.040", "", ""],
         ["[bold]better[/bold]", "0.600 ±0.040", "0.200 ±0.040", "0.100 ±0.040"],
-        ["[bold]worse[/bold]", "0.400 ±0.040", "0.900 ±0.040", ""],
         ["chance", "0.500", "", ""],
+        ["[bold]worse[/bold]", "0.400 ±0.040", "0.900 ±0.040", ""],
+        ["[bold]trained[/bold]", "", "0.950 ±0.040", ""],
     ]
 
 
@@ -91,15 +98,16 @@ def test_runs_on_different_prompts_of_the_same_task_have_separate_tables(
     second = [row("b", "icl", 0.9, prompt_set="other"), row("b", "targets", 0.8, prompt_set="others")]
     sets = ("icl", "other")
     baselines = [row(name, "icl", 0.5, "baseline", prompt_set=p) for name in ("majority", "chance") for p in sets]
-    print_accuracies(tmp_path, [pd.DataFrame([*first, *second, *baselines])])
+    print_accuracies(tmp_path, [frame(*first, *second, *baselines)])
     out = capsys.readouterr().out
     assert out.count("bursty, smoke") == 2
     order = [line.split()[0] for line in out.splitlines() if "0." in line]
-    assert order == ["majority", "a", "c", "chance", "b", "majority", "chance"]
+    assert order == ["chance", "majority", "a", "c", "b", "chance", "majority"]
 
 
 def test_a_table_without_successful_rows_is_empty() -> None:
-    assert accuracy_board(pd.DataFrame([row("broken", "icl", 0.0, status="failed")])) == (["contestant"], [])
+    failed = row("broken", "icl", 0.0, status="failed", reason="a reason")
+    assert accuracy_board(frame(failed)) == (["contestant"], [])
 
 
 def test_without_prompt_sets_no_table_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from pytest import MonkeyPatch
 from scipy import stats
 
-from docs.quantities import ROOT, Reference, benchmark, is_equal, lowest_after_peak, nothing_but, published, verdict
+from docs.quantities import ROOT, Reference, benchmark, is_equal, lowest_after_peak, packed_folder, published, verdict
 from iclbench.analysis.pairs import Difference
 from iclbench.report.sections import named_pairs
 
@@ -26,7 +26,7 @@ def linear() -> Reference:
 def test_files_are_selected_for_tasks_whose_names_share_a_prefix(tmp_path: Path) -> None:
     for name in ("linear-grid", "linear-10-small", "bursty-grid"):
         (tmp_path / f"{name}.values.parquet").touch()
-    with nothing_but(tmp_path, ["linear", "linear-10"]) as results:
+    with packed_folder(tmp_path, ["linear", "linear-10"]) as results:
         assert {path.name for path in results.rglob("*.*")} == {
             "linear-grid.values.parquet",
             "linear-10-small.values.parquet",
@@ -61,7 +61,7 @@ def test_a_lead_is_the_mean_of_paired_differences_with_a_student_t_interval(line
 def test_extrapolation_is_the_ratio_of_errors_beyond_and_at_the_trained_length(linear: Reference) -> None:
     rows = values("linear", "grid").query("shift == 'points-48' and metric == 'squared_error' and contestant == 's4'")
     errors = rows.groupby("n_context")["value"].mean()
-    assert linear.beyond("s4", tasks=["linear"]) == pytest.approx(errors[48] / errors[12])
+    assert linear.extrapolation_ratio("s4", tasks=["linear"]) == pytest.approx(errors[48] / errors[12])
 
 
 def test_costs_are_averaged_and_cells_are_counted(linear: Reference) -> None:
@@ -124,11 +124,11 @@ def test_rankings_of_shorter_runs_are_computed_from_their_areas() -> None:
         tau = stats.kendalltau(areas.loc[models, steps], areas.loc[models, 3000]).statistic
         assert reference.early_agreement(models, "quadratic", share) == pytest.approx(tau)
         lost = (areas.loc["tnp", steps] - areas.loc["tnp", 3000]) / span
-        assert reference.after("tnp", "quadratic", share) == pytest.approx(score("tnp") - lost)
+        assert reference.score_after("tnp", "quadratic", share) == pytest.approx(score("tnp") - lost)
     seed_areas = rows[rows["contestant"].eq("tnp") & rows["axis_value"].eq(750)].set_index("run")["value"].astype(float)
     assert len(seed_areas) == 2
     best = score("tnp") - (seed_areas.min() - areas.loc["tnp", 3000]) / span
-    assert reference.after_seeds("tnp", "quadratic", 0.25)[-1] == pytest.approx(best)
+    assert reference.seed_scores_after("tnp", "quadratic", 0.25)[-1] == pytest.approx(best)
     # The expected area is interpolated linearly in the logarithm of operations, which are proportional to the steps.
     operations = {model: reference.cost(model, "quadratic", "train_step", "flops") for model in models}
     fewest = min(operations, key=lambda model: operations[model])
@@ -147,7 +147,7 @@ def test_only_prespecified_pairs_are_compared_across_seeds(linear: Reference, mo
         linear.pair("mamba", "cnp", "linear")
     with pytest.raises(LookupError, match=r"mamba and s4d .* seeds"):
         linear.pair("mamba", "s4d", "linear")
-    assert linear.holding() == []
+    assert linear.significant_pairs() == []
     a, b = np.random.default_rng(0).normal(size=(2, 5)) * [[1], [3]]
     monkeypatch.setattr(named_pairs, "scores_by_seed", lambda pair, contest: pd.DataFrame({"a": a, "b": b}, pair.seeds))
     difference = linear.pair("mamba", "s4d", "linear")
@@ -194,7 +194,7 @@ def test_a_published_number_must_match_a_single_entry_of_the_card() -> None:
 
 def test_the_comparison_with_published_numbers_agrees_with_the_card_and_the_tables() -> None:
     reference = Reference(tasks=["gp-mixture"])
-    rows = reference.compared("gp-mixture").set_index(["contestant", "shift", "n_related"])
+    rows = reference.published_comparison("gp-mixture").set_index(["contestant", "shift", "n_related"])
     packed = pd.read_parquet(ROOT / "results" / "reference" / "gp-mixture-grid.values.parquet")
     ours = packed.query("contestant == 'pt-tnp' and metric == 'log_likelihood_adjusted' and shift == 'none'")
     ours = ours[ours["axis"].isna() & ours["n_context"].isna()]

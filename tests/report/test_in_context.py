@@ -66,11 +66,11 @@ def test_rows_of_all_tests_are_included(bursty: Results) -> None:
 def test_the_table_has_means_over_seeds_the_chance_level_and_flip(blocks: dict[str, Block]) -> None:
     rows = cell_texts(table(blocks, "bursty-small-in-context"))
     assert list(rows) == [
+        "pixel-1nn",
+        "nearest-class-mean",
         "coqe",
         "coqe-paper",
         "transformer",
-        "pixel-1nn",
-        "nearest-class-mean",
         "chance",
         "majority",
     ]
@@ -189,6 +189,7 @@ def test_without_a_final_evaluation_the_accuracy_after_the_last_training_step_is
     sections = report_sections(load_results(tmp_path), ["in-context", "missing"])
     by_name = {b.name: b for s in sections for b in s.walk() if not isinstance(b, Text)}
     frame = table(by_name, "bursty-small-in-context").frame.set_index("name")
+    assert list(frame.index) == ["coqe", "coqe-paper", "transformer"]
     assert frame.loc["coqe-paper", "icl"] == accuracy("coqe-paper", "bursty", "icl", 0)[-1]
     assert set(table(by_name, "missing").frame["what"]) == {"evaluation"}
 

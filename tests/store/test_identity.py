@@ -11,19 +11,22 @@ from iclbench.cli.main import main
 from iclbench.config import codes
 from iclbench.config.cards import TrainSettings
 from iclbench.config.resolution import RunConfig, resolve_run
+from iclbench.deep_thinking.methods import parse_method
 from iclbench.evaluation import contestants
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, MIXERS, Entry, Registry
 from iclbench.store import identity
 from iclbench.store.runs import Run
 from iclbench.sweep.cells import GridCell, grid_cells
+from iclbench.sweep.language_grids import language_cells
 from tests.conftest import increase_code_version, small_card
 from tests.refusals import refused
 
 
 def grid(folder: Path) -> list[GridCell]:
     """Return the cells of a grid with all kinds of cells: three models on a tiny task, one of them with mixers."""
-    card = small_card(baselines=["zero", "mean", "lasso-1e-2"])
+    card = small_card(baselines=["zero", "mean", "lasso-1e-2", "forest"])
     card["presets"]["smoke"]["backbones"]["mamba"] = {"layers": 1, "width": 16}  # type: ignore[index]
     mixers = {"layers": 2, "width": 16, "mixers": ["gla", "attention"]}
     card["presets"]["smoke"]["backbones"]["hybrid"] = mixers  # type: ignore[index]
@@ -82,17 +85,59 @@ def test_a_new_code_version_of_a_class_changes_only_cells_that_depend_on_it(
     assert changed_kinds(cells, tmp_path) == changed
 
 
-@pytest.mark.parametrize(
-    ("code", "changed"),
-    [("LOSS", {"train", "cost", "evaluate", "summary", "probe"}), ("PROBE", {"probe"}), ("SUMMARY", {"summary"})],
-)
-def test_a_new_code_version_of_training_probes_or_summaries_changes_only_their_cells(
+# The codes in `iclbench.config.codes`, with the kinds of cells that depend on each of them.
+CELLS_BY_CODE = {
+    "LOSS": {"train", "cost", "evaluate", "summary", "probe"},
+    "PROBE": {"probe"},
+    "SUMMARY": {"summary"},
+    "LIBRARY_MODEL": {"evaluate baseline", "summary"},
+}
+# The codes of evaluations of language models, with the identities that depend on each of them.
+LANGUAGE_IDENTITIES_BY_CODE = {
+    "LANGUAGE_METHOD": {"cell", "method", "model"},
+    "LANGUAGE_PROMPTS": {"cell", "prompts"},
+    "LANGUAGE_ANSWERS": {"cell", "model"},
+    "LANGUAGE_MAJORITY": {"cell", "majority"},
+}
+
+
+def test_the_tests_below_raise_all_codes() -> None:
+    assert {*CELLS_BY_CODE, *LANGUAGE_IDENTITIES_BY_CODE} == {
+        name for name, value in vars(codes).items() if isinstance(value, int)
+    }
+
+
+@pytest.mark.parametrize(("code", "changed"), CELLS_BY_CODE.items())
+def test_a_new_code_version_of_training_probes_summaries_or_library_models_changes_only_their_cells(
     code: str, changed: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cells = grid(tmp_path)
     assert {cell.hash for cell in cells} and changed_kinds(cells, tmp_path) == set()
     monkeypatch.setattr(codes, code, getattr(codes, code) + 1)
     assert changed_kinds(cells, tmp_path) == changed
+
+
+def language_identities() -> dict[str, str]:
+    """Return the identities of a cell of a language grid, and of the parts of its evaluation."""
+    cell = next(language_cells("mamba-icl-7"))
+    method = parse_method("deep-thinking", []).hash
+    return {
+        "cell": cell.hash,
+        "method": method,
+        "prompts": LanguagePrompts(cell.task_config, 4, 16, 0, 0, "none").id,
+        "model": identity.language_model_id("weights", method, "error", []),
+        "majority": identity.majority_id(),
+    }
+
+
+@pytest.mark.parametrize(("code", "changed"), LANGUAGE_IDENTITIES_BY_CODE.items())
+def test_a_new_code_version_of_language_evaluations_changes_their_cells_and_only_some_identities(
+    code: str, changed: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old_ids = language_identities()
+    monkeypatch.setattr(codes, code, getattr(codes, code) + 1)
+    new_ids = language_identities()
+    assert {name for name in old_ids if old_ids[name] != new_ids[name]} == changed
 
 
 def identities(run: RunConfig) -> dict[str, str]:

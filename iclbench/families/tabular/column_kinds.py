@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from decimal import Decimal
 from numbers import Number as AnyNumber
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -36,6 +36,7 @@ _DATE_FORMATS = ("ISO8601", *(day + clock for clock in _CLOCK for day in _DAYS))
 _DATE_SAMPLE = 200
 
 
+@runtime_checkable
 class Kind(Protocol):
     """A kind of column. `values` returns one number per cell, or NaN for a cell that is missing or cannot be read."""
 

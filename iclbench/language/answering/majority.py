@@ -10,9 +10,6 @@ from iclbench.language.answering.answers import Answer, Answers, is_correct
 from iclbench.language.prompting.prompts import LanguageEpisode
 from iclbench.language.tasks.cards import LanguageCard
 
-# Increase this number if a change leads to different answers for the same episodes.
-VERSION = 2
-
 
 def majority(card: LanguageCard, episodes: Sequence[LanguageEpisode]) -> tuple[Answers, str]:
     """Return the answers of the baseline, and a note that names its answer.

@@ -4,7 +4,7 @@ caches, and mistakes in their use raise no errors."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -19,6 +19,7 @@ _TOLERANCE_HALF = 5e-2
 _TOKENS = 8
 
 
+@runtime_checkable
 class Model(Protocol):
     """The methods of `LanguageModel` that the checks use."""
 

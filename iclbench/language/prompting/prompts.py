@@ -20,6 +20,7 @@ from typing import Literal
 
 import numpy as np
 
+from iclbench.config import codes
 from iclbench.core.errors import DataError, UnknownNameError, UsageError
 from iclbench.core.formats import assignments
 from iclbench.core.seeds import stream_seed
@@ -28,8 +29,6 @@ from iclbench.language.tasks.cards import PRESET, LanguageTask
 from iclbench.language.tasks.pools import Example, Pool
 from iclbench.store import identity
 
-# Increase this number if a change draws other prompts for the same configuration.
-VERSION = 2
 SHIFTS = ("none", "shuffled-labels")
 # Card fields that define the text of examples and how answers are judged.
 _PROMPT_FIELDS = ("template", "separator", "demonstrations", "answers", "match")
@@ -125,7 +124,7 @@ class LanguagePrompts:
             "shift": self.shift,
             "seed": self.seed,
             "split": self.split,
-            "version": VERSION,
+            "version": codes.LANGUAGE_PROMPTS,
             **({} if self.repeated_queries is None else {"intervals": "over queries"}),
             "card": [getattr(self.task.card, field) for field in _PROMPT_FIELDS],
         }

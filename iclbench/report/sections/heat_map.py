@@ -9,6 +9,7 @@ import pandas as pd
 
 from iclbench.analysis import normalised, slices
 from iclbench.analysis.normalised import Contest
+from iclbench.analysis.pairs import mean_ranks
 from iclbench.analysis.separation import MIN_RATIO, SIGNIFICANCE_LEVEL
 from iclbench.core.formats import fixed, integer, plural, slug
 from iclbench.core.metrics import BASELINES_GIVEN_TRUTH, GUESSING_BASELINES, metric
@@ -140,7 +141,7 @@ def ordered_backbones(results: Results, contests: Sequence[Contest], scores: pd.
     last.
     """
     rows = scores[scores["kind"] == "backbone"]
-    rank = rows.groupby("row")["score"].rank(ascending=False).groupby(rows["contestant"]).mean()
+    rank = mean_ranks(rows.pivot_table("score", "row", "contestant"))
     is_sparse = rank.index.isin(list(_sparse_backbones(scores)))
     order = pd.DataFrame({"is_sparse": is_sparse, "rank": rank}).rename_axis("contestant").reset_index()
     ranked_backbones = order.sort_values(["is_sparse", "rank", "contestant"])["contestant"].astype(str)

@@ -8,7 +8,7 @@ from iclbench.analysis import accuracies
 from iclbench.analysis.evaluators import is_test, meaning, sorted_evaluators
 from iclbench.core.formats import fixed, integer
 from iclbench.report.blocks import Block, Column, Section, Table, Text
-from iclbench.report.data import KINDS, Slice, data_note
+from iclbench.report.data import Slice, data_note
 from iclbench.report.figures import accuracy
 from iclbench.tables.evaluators import MAIN_ACCURACY
 
@@ -30,26 +30,23 @@ def section(task: Slice) -> Section | None:
 
 
 def accuracy_table(task: Slice, tests: list[str]) -> Table:
-    """A table with a row per contestant: the accuracy on each test, the winner on the flip test, and the highest ICL
-    accuracy in training."""
-    measured_rows = accuracies.final(task).assign(name=lambda rows: rows["contestant"])
-    rows = pd.concat([measured_rows, _published_accuracies(task)], ignore_index=True)
-    keys = ["kind", "contestant", "name"]
-    frame = rows.groupby(keys, as_index=False, dropna=False).agg(runs=("runs", "max"))
-    frame["runs"] = frame["runs"].astype("Int64").where(frame["kind"] == "backbone")
+    """A table with a row per contestant, in the order of the leaderboard of the first test: the accuracy on each test,
+    the winner on the flip test, and the highest ICL accuracy in training. Published numbers are in the last rows."""
+    board = accuracies.leaderboards(task, [(test, "none") for test in tests])
+    published_rows = _published_accuracies(task, tests)
+    rows = pd.concat([board.assign(name=board["contestant"]), published_rows], ignore_index=True)
+    frame = rows.drop_duplicates("name")[["kind", "contestant", "name", "seeds"]]
     for test in tests:
         names = {"value": test, "low": f"{test}_low", "high": f"{test}_high"}
-        test_rows = rows.loc[rows["evaluator"] == test, [*keys, *names]]
-        frame = frame.merge(test_rows.rename(columns=names), "left", keys)
+        test_rows = rows.loc[rows["evaluator"] == test, ["name", *names]]
+        frame = frame.merge(test_rows.rename(columns=names), "left", "name")
     frame = frame.merge(_peaks(task), "left", "contestant")
-    frame = frame.assign(order=frame["kind"].map({kind: i for i, kind in enumerate(KINDS)}))
-    frame = frame.sort_values(["order", tests[0], "name"], ascending=[True, False, True], ignore_index=True)
     if "flip" in tests:
         frame = frame.assign(winner=_winner(frame["flip_low"], frame["flip_high"]))
     columns = [
         Column("name", "contestant"),
         Column("kind", "kind"),
-        Column("runs", "seeds", integer, numeric=True),
+        Column("seeds", "seeds", integer, numeric=True),
         *(Column(t, _header(t), fixed, True, f"{t}_low", f"{t}_high") for t in tests),
         *([Column("winner", "flip decided by")] if "flip" in tests else []),
         Column("peak", "highest ICL in training", fixed, True, "peak_low", "peak_high"),
@@ -62,9 +59,8 @@ def accuracy_table(task: Slice, tests: list[str]) -> Table:
         + (", and the highest mean ICL accuracy during training" if frame["peak"].notna().any() else "")
         + ". With several seeds, the interval spans the intervals of all seeds. A dash: not evaluated."
         + task.diverged_note,
-        frame=frame.drop(columns="order"),
+        frame=frame,
         columns=tuple(c for c in columns if frame[c.key].notna().any()),
-        group="kind",
     )
 
 
@@ -73,14 +69,15 @@ def _header(evaluator: str) -> str:
     return test.title if test.chance is None else f"{test.title} (chance {test.guessing})"
 
 
-def _published_accuracies(task: Slice) -> pd.DataFrame:
-    """Published accuracies on the tests, from all presets."""
+def _published_accuracies(task: Slice, tests: list[str]) -> pd.DataFrame:
+    """Published accuracies on the tests, from all presets, the best on the first test first."""
     rows = task.results.rows
     rows = rows[rows["kind"].eq("published") & rows["task"].eq(task.task)]
     rows = rows[rows["metric"].eq(MAIN_ACCURACY) & rows["status"].eq("ok")]
     rows = rows[is_test(rows["evaluator"]) & rows["axis"].isna()]
     rows = rows.assign(name=rows["contestant"] + " (published, " + rows["preset"] + data_note(rows) + ")")
-    rows = rows.drop(columns="contestant")
+    rows = rows.drop(columns="contestant").assign(is_other_test=rows["evaluator"].ne(tests[0]))
+    rows = rows.sort_values(["is_other_test", "value", "name"], ascending=[True, False, True])
     return rows.drop_duplicates(["name", "evaluator"])[["evaluator", "kind", "name", "value", "low", "high"]]
 
 

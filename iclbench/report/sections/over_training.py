@@ -109,7 +109,7 @@ def _step_table(by_contest: dict[str, pd.DataFrame], shares: Sequence[float], na
     columns = [Column("contestant", "model")]
     for i, share in enumerate(shares):
         at_share = scores[share]
-        ranks = at_share.rank(ascending=False, method="min")
+        ranks = over_training.ranks(at_share)
         frame[f"score{i}"], frame[f"rank{i}"] = frame["contestant"].map(at_share), frame["contestant"].map(ranks)
         label = _share_title(share)
         columns += [
@@ -179,8 +179,8 @@ def _compute_table(by_contest: dict[str, pd.DataFrame], name: str, preset: str) 
         )
         frame["compute_score"] = frame["contestant"].map(at_compute)
         comparable = frame["steps_score"].where(frame["compute_score"].notna())
-        frame["steps_rank"] = comparable.rank(ascending=False, method="min")
-        frame["compute_rank"] = frame["compute_score"].rank(ascending=False, method="min")
+        frame["steps_rank"] = over_training.ranks(comparable)
+        frame["compute_rank"] = over_training.ranks(frame["compute_score"])
         frame["times"] = frame["contestant"].map(full_flops) / shared
         frames.append(frame.sort_values("steps_score", ascending=False, kind="stable"))
     return Table(

@@ -7,14 +7,12 @@ import math
 import pandas as pd
 
 from iclbench.analysis.scores import displayed_columns, leaderboard, metric_columns
-from iclbench.analysis.table_ranks import MeanRanks, ranks_over_tables, table_metric
+from iclbench.analysis.table_ranks import OTHER_TABLE_METRICS, MeanRanks, ranks_over_tables, table_metric
 from iclbench.core.formats import fixed, number, plural
 from iclbench.core.metrics import metric
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import Slice
 from iclbench.report.sections.leaderboard import column_meanings, shown_columns
-
-_OTHER_METRICS = ("accuracy", "cross_entropy", "calibration_error", "squared_error", "crps")
 
 
 def section(task: Slice) -> Section | None:
@@ -33,7 +31,7 @@ def section(task: Slice) -> Section | None:
 
 def _leaderboard(task: Slice, rows: pd.DataFrame, main: str) -> Table:
     frame, keys = displayed_columns(leaderboard(task, "targets", by=main)), ["contestant", "n_related"]
-    others = [name for name in _OTHER_METRICS if rows["metric"].eq(name).any()]
+    others = [name for name in OTHER_TABLE_METRICS if rows["metric"].eq(name).any()]
     frame = frame.merge(metric_columns(task, "targets", [main]), "left", keys)
     frame = frame.merge(metric_columns(task, "targets", others, fields=["value"]), "left", keys)
     columns = shown_columns(
