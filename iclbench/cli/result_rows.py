@@ -19,7 +19,7 @@ def print_packed_sources(results: Path, values: pd.DataFrame) -> None:
     cells = values.loc[values["kind"].ne("backbone"), ["prompt_set", "run"]].drop_duplicates()
     for prompt_set, run in cells.itertuples(index=False):
         path = results / "tables" / str(prompt_set) / f"{run}.values.parquet"
-        if source := tables.metadata(path).get("from"):
+        if source := tables.metadata(path).get("pack"):
             runs_of_source.setdefault(source, []).append(str(run))
     for source, runs in runs_of_source.items():
         names = ", ".join(dict.fromkeys(runs))

@@ -77,7 +77,7 @@ def print_dry_run(
             "workers": workers,
             **asdict(total_work),
             "devices": estimates.devices,
-            "there": outlook.existing,
+            "existing": outlook.existing,
             "refused": outlook.refusals,
             "no_data": outlook.missing_data,
             "untuned": [list(each) for each in untuned_backbones(plan, store.results)],

@@ -117,7 +117,10 @@ def is_done(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> boo
     """Return whether all tables of a cell exist, are intact, contain the cell's hash, and contain all metrics."""
     values = cell_path(results, contestant, prompts)
     metadata = tables.metadata(values)
-    paths = [values, *(cell_path(results, contestant, prompts, name) for name in metadata.get("beside", "").split())]
+    if "other_tables" not in metadata:
+        return False
+    other_tables = metadata["other_tables"].split()
+    paths = [values, *(cell_path(results, contestant, prompts, name) for name in other_tables)]
     expected = {"cell": cell_hash(contestant, prompts), "schema": str(tables.SCHEMA_VERSION)}
     if not all(is_current(tables.metadata(path), expected) and is_intact(path) for path in paths):
         return False
@@ -128,7 +131,7 @@ def is_done(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> boo
 
 def pack_name_of(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> str:
     """Return the name of the packed results from which a cached cell was copied; empty if it was computed."""
-    return tables.metadata(cell_path(results, contestant, prompts)).get("from", "")
+    return tables.metadata(cell_path(results, contestant, prompts)).get("pack", "")
 
 
 @guarded
@@ -194,7 +197,7 @@ def _write_tables(
     Raises:
         IclbenchError: the run was deleted during its evaluation; no table of the cell remains.
     """
-    values_metadata = {"beside": " ".join(sorted(cell_tables.keys() - {"values"}))}
+    values_metadata = {"other_tables": " ".join(sorted(cell_tables.keys() - {"values"}))}
     if isinstance(prompts, PromptSet):
         rows = tables.frame("values", cell_tables["values"])
         names = set(rows.loc[rows["status"].eq("ok"), "metric"])

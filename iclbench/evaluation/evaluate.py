@@ -287,7 +287,7 @@ def evaluate_cells(
                 continue
         packed_cell = lookup(contestant, prompts) if lookup is not None else None
         if packed_cell is not None:
-            metadata = {"from": packed_cell.pack_name} | {f"library.{k}": v for k, v in packed_cell.libraries.items()}
+            metadata = {"pack": packed_cell.pack_name} | {f"library.{k}": v for k, v in packed_cell.libraries.items()}
             cells.write_finished(results, contestant, prompts, packed_cell.tables, metadata)
             yield CellResult(contestant, prompts, cached=False, pack_name=packed_cell.pack_name)
             continue

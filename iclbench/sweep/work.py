@@ -312,7 +312,7 @@ def _files(results: Path, cell_results: Iterable[CellResult]) -> list[Path]:
         if result.reason:
             failures.append(f"{result.prompts.evaluation}: {result.reason}")
         values = cell_path(results, result.contestant, result.prompts)
-        other_tables = str(tables.metadata(values).get("beside", "")).split()
+        other_tables = str(tables.metadata(values).get("other_tables", "")).split()
         files += [values, *(cell_path(results, result.contestant, result.prompts, name) for name in other_tables)]
     if failures:
         more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""

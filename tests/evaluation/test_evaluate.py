@@ -223,7 +223,7 @@ def test_cells_are_copied_from_packed_results_unless_fresh(task: TaskConfig, tmp
     path = cells.cell_path(tmp_path, one, prompts)
     assert tables.read("values", path)["value"].tolist() == [7]
     metadata = tables.metadata(path)
-    assert (metadata["from"], metadata["library.torch"]) == ("the pack", "9") and cells.is_done(tmp_path, one, prompts)
+    assert (metadata["pack"], metadata["library.torch"]) == ("the pack", "9") and cells.is_done(tmp_path, one, prompts)
     assert evaluated(lookup=lookup) == [("one", True, "the pack"), ("other", True, "")]
     assert len(lookups) == 2, "cached cells are not looked up"
     assert evaluated(fresh=True) == [("one", False, ""), ("other", True, "")]

@@ -121,10 +121,10 @@ def test_an_evaluation_of_the_question_next_writes_all_columns(task: TaskConfig,
     assert len(rows) == 9 * len(Gaussian.metrics) + 1
     metadata = tables.metadata(path)
     assert metadata["cell"] == content_hash({"contestant": "identity", "prompts": prompts.id, "normaliser": 1})
-    assert metadata["beside"] == "costs errors"
+    assert metadata["other_tables"] == "costs errors"
     assert metadata["library.torch"] == "2" and cells.pack_name_of(tmp_path, contestant, prompts) == ""
     path = cells.cell_path(tmp_path, contestant, prompts, "errors")
-    assert tables.metadata(path)["cell"] == metadata["cell"] and "beside" not in tables.metadata(path)
+    assert tables.metadata(path)["cell"] == metadata["cell"] and "other_tables" not in tables.metadata(path)
     rows = [row for row in rows_of("errors", path) if row["metric"] == "squared_error"]
     assert len(rows) == 48 * 9
     for row in rows:
@@ -219,9 +219,11 @@ def test_a_cell_is_done_if_its_values_are_intact_and_its_other_files_exist(task:
     assert not cells.is_done(tmp_path, contestant, prompts)
     shared = cells.shared_columns(contestant, prompts, "next") | {"value": 1.0}
     values = tables.frame("values", [shared | {"metric": metric} for metric in Point.metrics])
-    tables.write("values", values, path, {"cell": cells.cell_hash(contestant, prompts)})
+    metadata = {"cell": cells.cell_hash(contestant, prompts)}
     cells.cell_path(tmp_path, contestant, prompts, "errors").unlink()
-    assert cells.is_done(tmp_path, contestant, prompts), "these values do not list any other files"
+    for other_tables, is_done in ({"other_tables": ""}, True), ({"other_tables": "errors"}, False), ({}, False):
+        tables.write("values", values, path, metadata | other_tables)
+        assert cells.is_done(tmp_path, contestant, prompts) == is_done
 
 
 @pytest.mark.parametrize(("shift", "points"), [("none", 8), ("points-20", 20), ("orthants", None)])
@@ -260,7 +262,7 @@ def test_an_evaluation_of_the_question_targets_writes_all_columns_and_gaps(relat
     means = [row for row in rows if "axis" not in row]
     expected = shared_columns(related, "targets") | {"normaliser": 1.0, "n_episodes": 12}
     metadata = tables.metadata(folder / "a-run.values.parquet")
-    assert metadata["beside"] == "costs errors examples"
+    assert metadata["other_tables"] == "costs errors examples"
     assert metadata["cell"] == cells.cell_hash(make_contestant(), related)
     assert [without_value_and_interval(row) for row in means] == [
         expected | {"metric": "log_likelihood", "n_related": n} for n in (0, 1, 2)

@@ -202,12 +202,12 @@ def measure_costs(
     costs_id = identity.costs_id(contestant, task, family.fingerprint)
     frame = tables.frame("costs", rows)
     if path.exists():
-        if is_current(tables.metadata(path), {"of": costs_id}):
+        if is_current(tables.metadata(path), {"costs_id": costs_id}):
             frame = _replace_measured(tables.read("costs", path), frame)
         else:
             messages.append(f"'{contestant.run}': older costs of another configuration, task or version were removed")
     with write_errors(context.results):
-        tables.write("costs", frame, path, {"of": costs_id})
+        tables.write("costs", frame, path, {"costs_id": costs_id})
     return Measurement(path, messages, failed)
 
 

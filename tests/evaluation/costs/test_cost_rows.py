@@ -88,7 +88,7 @@ def test_cost_rows_have_all_columns(task: TaskConfig, tmp_path: Path, monkeypatc
         "data": task.build().fingerprint,
         "version": __version__,
     }
-    assert tables.metadata(path)["of"] == content_hash(hashed)
+    assert tables.metadata(path)["costs_id"] == content_hash(hashed)
 
 
 @pytest.mark.parametrize(("first", "repeats"), [(0.3, 3), (0.25, 4), (7.0, 3), (1e-3, 20)])
