@@ -116,5 +116,5 @@ def guarded(function: Callable[P, R]) -> Callable[P, R]:
         with fixed_state():
             return function(*args, **kwargs)
 
-    call.is_guarded = True  # type: ignore[attr-defined]
+    call.is_guarded = True
     return call
