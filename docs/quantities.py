@@ -117,7 +117,7 @@ class Reference:
     def quantities(self) -> Quantities:
         """The names that templates may use: public methods, functions of this module, and lists of models and tasks."""
         methods = {name: getattr(self, name) for name, member in vars(type(self)).items() if _is_public(name, member)}
-        others = [trained, card, published, verdict, is_equal, grid, benchmark, package]
+        others = [trained, card, published, verdict, is_equal, grid, benchmark, package, table_hash]
         others += [checksum, exit_codes, default_bytes, window_rule, mean, lowest_after_peak, with_state]
         return Quantities(
             methods | {f.__name__: f for f in others},
@@ -801,6 +801,14 @@ def is_equal(difference: Difference, margin: float) -> bool:
 
 def grid(name: str) -> GridCard:
     return load_grid(name)[1]
+
+
+def table_hash(table: str) -> str:
+    """The fingerprint of a real table, from the notes of the grid `tables`."""
+    match = re.search(rf"(?<![\w-]){re.escape(table)} ([0-9a-f]{{12}})\b", grid("tables").notes)
+    if match is None:
+        raise LookupError(f"the notes of the grid 'tables' have no hash of {table}")
+    return match[1]
 
 
 def package() -> dict[str, Any]:
