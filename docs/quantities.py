@@ -608,6 +608,12 @@ class Reference:
         devices = sorted({parts[0].strip() for parts in names})
         return Expense(len(cells), float(cells["seconds"].sum() / 3600), flops, devices)
 
+    def counted_flops(self, preset: str) -> list[str]:
+        """The tasks on which the FLOPs of training runs were counted."""
+        costs = self.results.costs
+        rows = costs[costs["preset"].eq(preset) & costs["phase"].eq("train") & costs["metric"].eq("flops")]
+        return sorted(rows["task"].unique())
+
     def probed(self, model: str, task: str, metric: str, preset: str = "grid") -> list[float]:
         """The results of linear probes from the first layer to the last, averaged over seeds."""
         rows = self._rows(task, preset, model, metric)
