@@ -117,8 +117,8 @@ class Reference:
     def quantities(self) -> Quantities:
         """The names that templates may use: public methods, functions of this module, and lists of models and tasks."""
         methods = {name: getattr(self, name) for name, member in vars(type(self)).items() if _is_public(name, member)}
-        others = [trained, card, published, verdict, is_equal, grid, benchmark, package]
-        others += [checksum, exit_codes, default_bytes, window_rule, mean, lowest_after_peak, with_state]
+        others = [trained, card, published, verdict, is_equal, grid, benchmark, package, table_hash]
+        others += [checksum, exit_codes, default_bytes, window_rule, mean, lowest_after_peak]
         return Quantities(
             methods | {f.__name__: f for f in others},
             {
@@ -135,7 +135,6 @@ class Reference:
                 "CLASSES": lambda: [c.title for c in self._contests("grid") if c.evaluator == "next"],
                 "BACKBONES": self.contestants,
                 "SEQUENCE": self._sequence_models,
-                "EQUAL_STATES": self._mixers_with_searched_states,
                 "CORE": self._core,
                 "FUNCTIONS": self._functions,
                 "ERROR_CODES": lambda: CODES,
@@ -168,18 +167,12 @@ class Reference:
         evaluated = names & set(self._contest("linear", "grid").rows["contestant"])
         return sorted(evaluated, key=lambda model: -sum(self.scores(model, "linear")[:2]))
 
-    def _mixers_with_searched_states(self) -> list[str]:
-        """The mixers of docs/sequence-mixers.md whose number of heads or rows is searched to meet `state_budget`."""
-        return [name for name in self._fixed_states() if BACKBONES.get(name).state_settings({})]
-
-    def _fixed_states(self) -> list[str]:
-        """The mixers of docs/sequence-mixers.md whose state does not grow with the context."""
-        mixers = [name for name in self._sequence_models() if name in MIXERS.entries]
-        return [name for name in mixers if not MIXERS.subclass(name).state_grows]
-
     def usual_states(self) -> list[int]:
-        """The state sizes on `linear` of the mixers whose state does not grow with the context."""
-        return [self.state(name, "linear") for name in self._fixed_states()]
+        """The state sizes on `linear` of the mixers of docs/sequence-mixers.md whose state does not grow with the
+        context.
+        """
+        mixers = [name for name in self._sequence_models() if name in MIXERS.entries]
+        return [self.state(name, "linear") for name in mixers if not MIXERS.subclass(name).state_grows]
 
     def contestants(self, preset: str = "grid") -> list[str]:
         """The backbones that have training cells of any status at a preset."""
@@ -504,11 +497,6 @@ class Reference:
         order = ["gpt2-learned", "mlstm", "rwkv7", "mamba", "gated-deltanet", "deltanet", "gla"]
         return [self.agreement(order, task) for task in self.quantities["MIXER_TASKS"]]
 
-    def by_rate(self) -> list[str]:
-        """The mixers by their area under the learning curve on validation episodes at the best of three learning rates,
-        lowest first."""
-        return sorted(self._sequence_models(), key=lambda mixer: self.rates("linear").expected_score(mixer, 3))
-
     def rate_loss(self, mixer: str) -> float:
         """The difference between a mixer's mean area over learning rates and its area at the best of three rates."""
         return float(self.rates("linear").expected_score(mixer, 1) - self.rates("linear").expected_score(mixer, 3))
@@ -617,6 +605,12 @@ class Reference:
         devices = sorted({parts[0].strip() for parts in names})
         return Expense(len(cells), float(cells["seconds"].sum() / 3600), flops, devices)
 
+    def counted_flops(self, preset: str) -> list[str]:
+        """The tasks on which the FLOPs of training runs were counted."""
+        costs = self.results.costs
+        rows = costs[costs["preset"].eq(preset) & costs["phase"].eq("train") & costs["metric"].eq("flops")]
+        return sorted(rows["task"].unique())
+
     def probe_results(self, model: str, task: str, metric: str, preset: str = "grid") -> list[float]:
         """The results of linear probes from the first layer to the last, averaged over seeds."""
         rows = self._rows(task, preset, model, metric)
@@ -700,30 +694,6 @@ def trained(task: str, backbone: str, preset: str = "grid") -> RunConfig:
     return resolve_run(task, backbone, preset)
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of a model.
-
-    Attributes:
-        size: number of float32 values in the state of an episode.
-        heads, rows: number of heads, and of rows of a head's state; None if the model does not have the setting.
-        width: width of a token.
-    """
-
-    size: int
-    heads: int | None
-    rows: int | None
-    width: int
-
-
-@cache
-def with_state(backbone: str, size: int, task: str = "linear", preset: str = "grid") -> Sizes:
-    """The sizes of a model that is built with the state budget `size`."""
-    config = resolve_run(task, backbone, preset, overrides=[f"backbone.state_budget={size}"])
-    settings, model = config.backbone.settings, config.build(config.task.build())
-    return Sizes(model.state_size or 0, settings.get("heads"), settings.get("state"), settings["width"])
-
-
 @cache
 def card(task: str) -> TaskCard:
     return load_task(task)[1]
@@ -798,6 +768,14 @@ def is_equal(difference: Difference, margin: float) -> bool:
 
 def grid(name: str) -> GridCard:
     return load_grid(name)[1]
+
+
+def table_hash(table: str) -> str:
+    """The fingerprint of a real table, from the notes of the grid `tables`."""
+    match = re.search(rf"(?<![\w-]){re.escape(table)} ([0-9a-f]{{12}})\b", grid("tables").notes)
+    if match is None:
+        raise LookupError(f"the notes of the grid 'tables' have no hash of {table}")
+    return match[1]
 
 
 def package() -> dict[str, Any]:
