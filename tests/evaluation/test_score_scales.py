@@ -8,7 +8,8 @@ import pytest
 
 from iclbench import tables
 from iclbench.families.base import Evaluator
-from tests.evaluation.test_scores import Rows, accuracies, areas, prompts, row, scored, scored_in_test, words
+from tests.evaluation.test_scores import Rows, accuracies, areas, prompts, row, scored, scored_in_test
+from tests.texts import words
 
 NEXT = prompts("next", "point", baselines=["zero", "knn", "better"])
 

@@ -1,6 +1,5 @@
 """Normalised scores of small tables against NumPy: contestants that score 0 and 1, and the episodes used."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +17,7 @@ from iclbench.evaluation.prompt_set_rows import PromptSetRows
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scores import write_scores
 from iclbench.families.base import Evaluator
+from tests.texts import words
 
 EPISODES = 40
 # The baselines of the task card.
@@ -67,10 +67,6 @@ def row(
         "version": __version__,
         **columns,
     }
-
-
-def words(text: str) -> set[str]:
-    return set(re.findall(r"[\w-]+", text))
 
 
 def reference(score_rows: pd.DataFrame) -> tuple[str, set[str]]:
