@@ -10,7 +10,7 @@ import pandas as pd
 from iclbench.analysis import normalised, slices
 from iclbench.analysis.normalised import Contest
 from iclbench.analysis.pairs import mean_ranks
-from iclbench.analysis.separation import MIN_RATIO, SIGNIFICANCE_LEVEL
+from iclbench.analysis.separation import MIN_RATIO
 from iclbench.core.formats import fixed, integer, plural, slug
 from iclbench.core.metrics import BASELINES_GIVEN_TRUTH, GUESSING_BASELINES, metric
 from iclbench.registry import needs_missing_inputs
@@ -31,10 +31,8 @@ _MIN_SHARE = 1 / 3
 # Number of columns for baselines in addition to the best baseline. Baselines with scores in the most rows are selected.
 _MAX_BASELINES = 5
 _INTRODUCTION = (
-    "A score of 0 is as good as guessing: zero, equal probabilities, the mean training image or a Poisson process. A "
-    "score of 1 is as good as the Bayes-optimal predictor or, where that is unknown, the best baseline at each context "
-    "size; on tables and tests of in-weight learning, it means no error. Scores are means over seeds; blue is better, "
-    "orange is worse than guessing."
+    "A score of 0 is as good as guessing; 1 is as good as the Bayes-optimal predictor or, where that is unknown, the "
+    "best baseline. Scores are means over seeds; blue is better, orange is worse than guessing."
 )
 
 
@@ -43,7 +41,11 @@ def section(results: Results) -> Section | None:
     for preset in normalised.presets(results):
         contests = trained_contests(normalised.contests(results, preset))
         blocks += _preset_blocks(results, preset, contests) if contests else ()
-    return Section("heat-map", "Scores by family and model", (Text(_INTRODUCTION), *blocks)) if blocks else None
+    return (
+        Section("heat-map", "Scores by family and model", (Text(_INTRODUCTION), *blocks), rules=("Heat map", "Score"))
+        if blocks
+        else None
+    )
 
 
 def trained_contests(contests: Sequence[Contest]) -> list[Contest]:
@@ -337,11 +339,9 @@ def _separation_table(contests: Sequence[Contest], name: str) -> Table | None:
     return Table(
         name=f"{name}-separation",
         title="Rows that separate architectures",
-        caption="The median gap between adjacent quartiles of the models' scores (without the best and the worst), the "
-        "pooled standard deviation over seeds, and the pairs of models whose scores differ significantly in Welch's "
-        f"test over seeds ({100 * SIGNIFICANCE_LEVEL:g} %, not corrected for the number of pairs). A row separates "
-        f"architectures if the gap is more than {MIN_RATIO:g} standard deviations. In other rows, a rank may be due to "
-        "chance.",
+        caption="The median gap between quartiles of the models' scores, next to the standard deviation over seeds. A "
+        f"row separates architectures if the gap is more than {MIN_RATIO:g} standard deviations; in other rows, a rank "
+        "may be due to chance.",
         frame=pd.DataFrame(rows),
         columns=(
             Column("row", "family"),
