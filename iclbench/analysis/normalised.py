@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -136,13 +136,6 @@ def contests(results: Results, preset: str) -> list[Contest]:
         )
     preset_contests: list[Contest] = results.contests_by_preset[preset]
     return preset_contests
-
-
-def not_shown_note(contestants: Iterable[str], shown_contestants: Iterable[str]) -> str:
-    """The last sentence of a caption: the contestants that are not shown because a row is missing; empty if all are
-    shown."""
-    names = sorted({*contestants} - {*shown_contestants})
-    return f" Not shown, as a row is missing: {', '.join(names)}." if names else ""
 
 
 def all_scores(all_contests: Sequence[Contest]) -> pd.DataFrame:

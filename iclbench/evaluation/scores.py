@@ -156,7 +156,8 @@ def _scores_from_errors(
     are_equal = (oracles["value"] - zero).abs() <= _ROUNDING * abs(zero)
     useful_oracles = oracles[(oracles["value"] < zero) & ~are_equal]
     reasons = [f"{run} failed" for run in failed_oracles if run not in oracles.index]
-    reasons += [f"{run} is no better than {zero_run}" for run in sorted(oracles.index.difference(useful_oracles.index))]
+    worse_oracles = oracles.index.difference(useful_oracles.index)
+    reasons += [f"{run} is not better than {zero_run}" for run in sorted(worse_oracles)]
     reason_text = f" (the oracle {', '.join(reasons)})" if reasons else ""
     names = [name for name in task_baselines if name not in (*guesses, *BASELINES_GIVEN_TRUTH)]
     best = _best_of_baselines(baselines, curves.iloc[:0] if is_sequence_metric else curves, zero, names)

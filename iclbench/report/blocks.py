@@ -10,7 +10,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -268,6 +268,28 @@ class FirstScreen:
 
 Block = Text | Table | Figure | Gallery | FirstScreen
 
+# Paragraphs of "How numbers are computed" in docs/reports.md.
+Rule = Literal[
+    "Normalisation",
+    "Score",
+    "Intervals",
+    "Behind",
+    "Rank in a leaderboard",
+    "Heat map",
+    "Ranking over tasks",
+    "Named pairs",
+    "Learning curves",
+    "Gap",
+    "Ceiling-adjusted",
+    "Calibration",
+    "Windows of learning rates",
+    "Scores over training",
+    "Costs",
+    "Rank of predictions",
+    "In context and in weights",
+    "Published results",
+]
+
 
 @dataclass(frozen=True)
 class Section:
@@ -282,6 +304,7 @@ class Section:
         task: the task of the section, for filters; empty if there are several.
         preset: the preset of the section, for filters.
         contestants: the contestants of the section, for filters.
+        rules: the paragraphs of the documentation that define the numbers of the section.
     """
 
     id: str
@@ -292,6 +315,7 @@ class Section:
     task: str = ""
     preset: str = ""
     contestants: tuple[str, ...] = ()
+    rules: tuple[Rule, ...] = ()
 
     @property
     def short_title(self) -> str:

@@ -157,13 +157,14 @@ class _Worker:
             raise WorkerStartError(answer)
 
     def call(self, fn: Callable[..., T], args: tuple[Any, ...]) -> T:
-        """Return `fn(*args)`, computed by the worker. Raise `IclbenchError` if `fn` raises an exception, and
-        `WorkerDiedError` if the worker died."""
+        """Return `fn(*args)`, computed by the worker. Raise `IclbenchError` if `fn` raises an exception, with
+        the exception's code if it has one, and `WorkerDiedError` if the worker died."""
         with contextlib.suppress(OSError):  # `_answer` reports a dead worker
             self._pipe.send((fn, args))
         is_ok, answer = self._answer()
         if not is_ok:
-            raise IclbenchError(answer)
+            message, code = answer
+            raise IclbenchError(message, code=code)
         return answer
 
     def _answer(self) -> tuple[bool, Any]:
@@ -201,7 +202,8 @@ _EXIT_SECONDS = 5.0
 def _serve(pipe: Connection, set_up: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     """Set up a worker process, then answer calls until the pipe is closed. This is the main function of the process.
 
-    Answers are `(True, value)` or `(False, message)`. Exceptions are not sent, since unpickling them may import torch.
+    Answers are `(True, value)`; `(False, message)` if the set-up fails; `(False, (message, code))` if a call fails.
+    Exceptions are not sent, since unpickling them may import torch.
     """
     _answer_calls(pipe, set_up, arguments)
     for stream in (sys.stdout, sys.stderr):
@@ -222,5 +224,7 @@ def _answer_calls(pipe: Connection, set_up: Callable[..., None], arguments: tupl
             try:
                 answer = (True, fn(*args))
             except (Exception, SystemExit) as error:
-                answer = (False, one_line(as_plugin_error(error)))
+                reason = as_plugin_error(error)
+                code = reason.code if isinstance(reason, IclbenchError) else IclbenchError.code
+                answer = (False, (one_line(reason), code))
             pipe.send(answer)

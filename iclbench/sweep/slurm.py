@@ -318,7 +318,9 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
         try:
             job_states = query_job_states(list(jobs.values()))
         except (subprocess.SubprocessError, OSError) as error:
-            raise IclbenchError(f"the scheduler does not answer ({one_line(error)}); try again later") from error
+            raise IclbenchError(
+                f"the scheduler does not answer ({one_line(error)}); try again later", code="failed"
+            ) from error
         return {name: job_states.get(job, JobState("GONE")) for name, job in jobs.items()}
 
     def job(self, name: str) -> str:
@@ -427,7 +429,7 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
     def _failure(self, bundle: _SlurmBundle, state: JobState) -> IclbenchError:
         """Return the error for a job that has ended without an end file."""
         job, log_path = bundle.job, self.folder / "logs" / f"{bundle.job}_0_log.out"
-        message = f"job {job} is no longer in the queue" if state.name == "GONE" else f"job {job}: {state.name}"
+        message = f"job {job} has left the queue" if state.name == "GONE" else f"job {job}: {state.name}"
         if state.exit_code not in ("", "0:0"):
             message += f" (exit code {state.exit_code})"
         if state.name == "FAILED" and not bundle.files.start_file.exists():

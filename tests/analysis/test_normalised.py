@@ -14,7 +14,6 @@ from iclbench.analysis.normalised import (
     Contest,
     all_scores,
     contests,
-    not_shown_note,
     presets,
     related_scores,
 )
@@ -230,12 +229,6 @@ def test_differences_are_computed_over_common_seeds() -> None:
     assert gap(*rows) == pytest.approx(3.0 - 1.0)
     assert gap(rows[0], rows[2], rows[3]) == pytest.approx(5.0)
     assert gap(*(row | {"seed": None} for row in rows)) == pytest.approx(5.0 - 0.5)
-
-
-def test_the_note_lists_omitted_contestants_in_alphabetical_order() -> None:
-    assert not_shown_note(["a", "b"], ["b", "a"]) == not_shown_note(["a"], ["a", "b"]) == ""
-    assert "b, c, d, e, f" in not_shown_note(["d", "b", "f", "a", "b", "e", "c"], ["a"])
-    assert "a," not in not_shown_note(["b", "a"], ["a"])
 
 
 def test_scores_by_number_of_related_datasets_are_means_over_runs() -> None:

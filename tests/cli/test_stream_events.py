@@ -12,6 +12,7 @@ import torch
 from iclbench.cli.main import main
 from iclbench.core.episodes import Points
 from iclbench.store.runs import find
+from tests.texts import numbers
 
 DATA = "time,mark\n30,0\n90,2\n?,?\n100.5,1\n,\n"
 UNIT = 60.0
@@ -77,7 +78,7 @@ def test_answers_to_a_csv_file_equal_the_predictions_of_the_model(
     events = [(30.0, 0.0), (90.0, 2.0), (100.5, 1.0)]
     for line, count in zip(out[1:], (2, 3), strict=True):
         assert_row(line, events[:count], results)
-    assert "3 events and 2 queries" in err and "events/s" in err
+    assert numbers(err)[:2] == [3, 2] and "events/s" in err
 
 
 def test_json_lines_contain_the_predicted_time(
@@ -108,7 +109,7 @@ def test_an_observation_starts_at_the_given_time_or_at_the_first_event(
     text = "".join(f"{time!r},0\n" for time in times)
     (tmp_path / "data.csv").write_text(text + "1700000090.25,2\n?,?\n")
     code, out, err = stream(results, "--csv", tmp_path / "data.csv", *options, run=run, capsys=capsys)
-    assert code == 0 and "2 events" in err
+    assert code == 0 and numbers(err)[:2] == [2, 1]
     assert_row(out[1], [(30.0, 0.0), (90.25, 2.0)], results, run, 1.7e9)
 
 
@@ -137,7 +138,7 @@ def test_an_interrupt_saves_the_time_of_the_last_event(
 
     monkeypatch.setattr(sys, "stdin", InterruptedInput("30,0\n90,2\n99,1\n"))
     code, _, err = stream(results, "--save", tmp_path / "state", capsys=capsys)
-    assert code == 130 and "2 events and 0 queries" in err
+    assert code == 130 and numbers(err)[:2] == [2, 0]
     (tmp_path / "more.csv").write_text("100.5,1\n?,?\n")
     out = stream(results, "--csv", tmp_path / "more.csv", "--state", tmp_path / "state", capsys=capsys)[1]
     assert_row(out[1], [(30.0, 0.0), (90.0, 2.0), (100.5, 1.0)], results)
@@ -170,7 +171,7 @@ def test_an_event_before_the_last_event_of_a_loaded_state_is_refused(
 def test_a_window_can_be_used_for_events(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "data.csv").write_text("1,0\n30,0\n90,2\n?,?\n")
     code, out, err = stream(results, "--csv", tmp_path / "data.csv", "--window", 2, run="forgetful", capsys=capsys)
-    assert code == 0 and "window of 2 events with a state of" in err and len(out) == 2
+    assert code == 0 and numbers(err)[-2] == 2 and len(out) == 2
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from iclbench.probing.probe import probe
 from iclbench.store.runs import Run, create
 from iclbench.training.run import train
 from tests.refusals import refused
+from tests.texts import numbers
 
 FIT, TEST = 400, 200
 
@@ -179,8 +180,9 @@ def test_targets_that_are_absent_or_constant_give_skipped_rows(folder: Path, cel
     rows = rows[rows["evaluator"].eq("probe") & rows["n_context"].eq(1)]
     assert set(rows["status"]) == {"skipped"}
     reasons = rows.drop_duplicates("metric").set_index("metric")["reason"]
-    assert reasons["accuracy_of_previous_element"].endswith("after 1 element; use --context 2")
-    assert "equal in all episodes" in reasons["r_squared_of_prediction"]
+    absent, constant = reasons["accuracy_of_previous_element"], reasons["r_squared_of_prediction"]
+    assert "'previous_element'" in absent and "--context" in absent and numbers(absent) == [1, 2]
+    assert "'prediction'" in constant and "--context" not in constant and numbers(constant) == [1]
 
 
 def test_a_probe_of_recall_at_a_key_names_the_nearest_value(tmp_path: Path) -> None:

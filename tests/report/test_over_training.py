@@ -115,7 +115,7 @@ def test_the_section_shows_how_stable_the_ranking_is(grid: Grid, blocks: dict[st
     assert rows.loc["linear", "tau0"] < rows.loc["linear", "tau1"]
     assert rows.loc["linear", "seeds"] == pytest.approx(over_training.kendall(order(0), order(1)))
     steps = blocks["over-training-grid-steps"]
-    assert isinstance(steps, Table) and steps.caption.endswith(": icicl-tnp, tnp.")
+    assert isinstance(steps, Table)
     assert [column.header for column in steps.columns][1::2] == [
         "score, 25 % of the steps",
         "score, 50 % of the steps",

@@ -8,6 +8,7 @@ import sys
 from base64 import b64decode
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import get_args
 from unittest.mock import Mock
 
 import pandas as pd
@@ -16,7 +17,7 @@ import pytest
 from iclbench import tables
 from iclbench.analysis.comparable import name_variants
 from iclbench.report import build, build_report, exports
-from iclbench.report.blocks import Column, Section, Table
+from iclbench.report.blocks import Column, Rule, Section, Table
 from iclbench.report.data import load_results
 from iclbench.report.page import cell_style, column_lists, render_section, script_json
 from tests.refusals import refused
@@ -127,8 +128,16 @@ def test_headings_tables_and_figures_are_semantic(html: str, document: Document)
 
 
 def test_captions_explain_values_and_intervals(document: Document) -> None:
-    for text in ("normaliser", "95 % bootstrap interval", "linear 5", "0 is as good as always predicting zero"):
+    for text in ("linear 5)", "95 %", "(error − zero) / (best − zero)"):
         assert text in document.text
+
+
+def test_sections_name_the_paragraphs_of_the_documentation_that_define_their_numbers(html: str) -> None:
+    documentation = Path(__file__).parents[2] / "docs" / "reports.md"
+    paragraphs = re.findall(r"^- \*\*(.*?)\.\*\*", documentation.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(paragraphs) == sorted(get_args(Rule))
+    heat_map = html.partition('<section id="heat-map"')[2].partition("</section>")[0]
+    assert "Heat map, Score" in heat_map and "docs/reports.md" in heat_map
 
 
 def test_failed_and_missing_cells_are_listed_with_reasons(html: str, document: Document) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from iclbench.report.blocks import Figure, FirstScreen
 from iclbench.report.data import Results
 from iclbench.report.figures.heat_map import score_label
 from iclbench.report.sections import heat_map, missing, summary
-from tests.report.synthetic_grid import TASKS, Grid, score
+from tests.report.synthetic_grid import BACKBONES, TASKS, Grid, score
 from tests.report.test_heat_map import row_title
 
 CAUSAL, SETS = ("gpt2", "mamba", "transformer", "s4d"), ("cnp", "tnp", "icicl-tnp")
@@ -27,29 +28,35 @@ def first_screen(grid_results: Results) -> FirstScreen:
     return block
 
 
-@pytest.fixture(scope="module")
-def without_mamba_on_linear(grid_results: Results) -> Results:
-    """The results of the grid without cells and rows of mamba on linear."""
+def without_linear(results: Results, *contestants: str) -> Results:
+    """The results without cells and rows of these contestants on linear."""
 
     def others(table: pd.DataFrame) -> pd.DataFrame:
-        return table[table["task"].ne("linear") | table["contestant"].ne("mamba")]
+        return table[table["task"].ne("linear") | ~table["contestant"].isin(contestants)]
 
-    return replace(grid_results, cells=others(grid_results.cells), rows=others(grid_results.rows))
+    return replace(results, cells=others(results.cells), rows=others(results.rows))
+
+
+def heat_map_data(results: Results) -> pd.DataFrame:
+    section = heat_map.section(results)
+    assert section is not None
+    return next(block for block in section.walk() if isinstance(block, Figure)).data
 
 
 @pytest.mark.slow
 def test_models_methods_tasks_and_seeds_are_counted(first_screen: FirstScreen) -> None:
-    """One backbone has a single seed on a task, so the text says "up to 2 seeds"."""
-    assert first_screen.scope == ("Preset grid: 7 models and 3 classical methods on 10 tasks, up to 2 seeds.",)
+    """One backbone has a single seed on a task; the largest number of seeds is given."""
+    (scope,) = first_screen.scope
+    n_models, n_methods = len(BACKBONES), 3  # ridge, knn-3 and zero
+    assert re.findall(r"\d+", scope) == [str(n) for n in (n_models, n_methods, len(TASKS), 2)]
+    assert "grid" in scope
 
 
 @pytest.mark.slow
 def test_tiles_equal_the_cells_of_the_heat_map(first_screen: FirstScreen, grid_results: Results) -> None:
-    section = heat_map.section(grid_results)
-    assert section is not None
-    figure = next(block for block in section.walk() if isinstance(block, Figure))
-    cells = figure.data.set_index(["row", "contestant"])
-    assert [row for row, _ in first_screen.rows] == list(dict.fromkeys(figure.data["row"]))
+    data = heat_map_data(grid_results)
+    cells = data.set_index(["row", "contestant"])
+    assert [row for row, _ in first_screen.rows] == list(dict.fromkeys(data["row"]))
     for row, tiles in first_screen.rows:
         for name, tile in zip(first_screen.columns, tiles, strict=True):
             assert tile.text == cells.loc[(row, name), "label"]
@@ -91,16 +98,28 @@ def test_missing_results_are_counted(first_screen: FirstScreen, grid_results: Re
 
 
 @pytest.mark.slow
-def test_cells_that_were_not_run_are_marked_and_listed_as_missing(without_mamba_on_linear: Results) -> None:
-    (block,) = summary.section(without_mamba_on_linear).blocks
+def test_cells_that_were_not_run_are_marked_and_listed_as_missing(
+    first_screen: FirstScreen, grid_results: Results
+) -> None:
+    """As in an unfinished sweep, only one model has the row, so all models remain in the front panel."""
+    results = without_linear(grid_results, *(set(BACKBONES) - {"gpt2"}))
+    (block,) = summary.section(results).blocks
     assert isinstance(block, FirstScreen)
+    assert set(block.columns) == set(first_screen.columns)
     tile = dict(block.rows)["linear"][block.columns.index("mamba")]
     assert tile.text == "?" and "not run" in tile.tooltip
-    section = heat_map.section(without_mamba_on_linear)
-    assert section is not None
-    figure = next(block for block in section.walk() if isinstance(block, Figure))
-    assert figure.data.set_index(["row", "contestant"]).loc[("linear", "mamba"), "status"] == "not run"
-    gaps = {
-        (task, contestant, what) for task, _, contestant, what, _ in missing.missing_results(without_mamba_on_linear)
-    }
+    assert heat_map_data(results).set_index(["row", "contestant"]).loc[("linear", "mamba"), "status"] == "not run"
+    gaps = {(task, contestant, what) for task, _, contestant, what, _ in missing.missing_results(results)}
     assert ("linear", "mamba", "everything") in gaps
+
+
+def test_models_without_a_row_of_most_models_are_not_in_the_front_panel(
+    first_screen: FirstScreen, grid_results: Results
+) -> None:
+    results = without_linear(grid_results, "mamba", "s4d")
+    (block,) = summary.section(results).blocks
+    assert isinstance(block, FirstScreen)
+    assert set(block.columns) == set(first_screen.columns) - {"mamba", "s4d"}
+    data = heat_map_data(results)
+    assert set(data.loc[data["panel"].eq("models on some tasks"), "contestant"]) >= {"mamba", "s4d"}
+    assert not data["label"].eq("?").any()

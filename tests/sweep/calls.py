@@ -5,6 +5,8 @@ import signal
 import time
 from pathlib import Path
 
+from iclbench.core.errors import UsageError
+
 
 def set_up(slot: str = "", threads: int = 1) -> None:
     os.environ["SLOT_NAME"] = slot
@@ -49,6 +51,10 @@ def die(number: int = signal.SIGKILL) -> None:
 
 def fail(text: str) -> None:
     raise ValueError(text)
+
+
+def fail_with_code(message: str, code: str) -> None:
+    raise UsageError(message, code=code)
 
 
 def stop_slowly(start_file: Path, checkpoint: Path) -> None:

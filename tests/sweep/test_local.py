@@ -76,6 +76,8 @@ def test_an_error_in_a_call_has_a_one_line_message_and_the_worker_continues() ->
         worker = pool.submit(calls.pid).result(SECONDS)
         with refused("failed", "ValueError", "first", exit_code=1):
             pool.submit(calls.fail, "first\nsecond").result(SECONDS)
+        with refused("missing-file", "data.csv", exit_code=1):
+            pool.submit(calls.fail_with_code, "data.csv", "missing-file").result(SECONDS)
         with pytest.raises((AttributeError, TypeError)):  # errors of pickle
             pool.submit(lambda: 1).result(SECONDS)
         assert pool.submit(calls.pid).result(SECONDS) == worker

@@ -30,7 +30,7 @@ def unavailable() -> str | None:
     if find_spec("triton") is None:
         return "triton is not installed"
     if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
-        return "there is no CUDA device"
+        return "no CUDA device is available"
     return None
 
 

@@ -86,7 +86,7 @@ def figure(
         looks,
         name=f"{task.id}-{name}",
         title=title,
-        caption=caption + _mark_descriptions(axes, looks, data, task.noun),
+        caption=caption + _mark_descriptions(axes, data, task.noun),
         alt=alt,
     )
 
@@ -246,7 +246,7 @@ def band_descriptions(data: pd.DataFrame) -> list[str]:
     if backbone_rows.empty:
         return []
     is_mean = backbone_rows["series"].map(lambda runs: len(split_run_names(runs)) > 1).astype(bool)
-    parts = ["lines: means over seeds", "bands: range over seeds"] if is_mean.any() else []
+    parts = ["bands: range over seeds"] if is_mean.any() else []
     if (backbone_rows["band"] & ~is_mean).any():
         parts += [f"bands{' of single seeds' * bool(parts)}: 95 % intervals over episodes"]
     is_thin = backbone_rows["width"].eq(curves.SEED_WIDTH)
@@ -267,7 +267,7 @@ def legend(looks: dict[str, Look]) -> dict[str, Look]:
     return entries | ({curves.OTHERS: BACKGROUND} if len(entries) < len(looks) else {})
 
 
-def _mark_descriptions(axes: curves.Axes, looks: dict[str, Look], data: pd.DataFrame, noun: str) -> str:
+def _mark_descriptions(axes: curves.Axes, data: pd.DataFrame, noun: str) -> str:
     parts = band_descriptions(data)
     if axes.has_rule:
         lengths = " and ".join(str(n) for n in sorted({int(n) for n in data["trained"].dropna()}))
@@ -276,7 +276,4 @@ def _mark_descriptions(axes: curves.Axes, looks: dict[str, Look], data: pd.DataF
         parts.append(f"values outside {axes.domain[0]:.2g} to {axes.domain[1]:.2g} are drawn at the edge")
     if (data["kind"] == "published").any():
         parts.append("diamonds: published numbers")
-    if BACKGROUND in looks.values():
-        parts.append("grey: other baselines")
-    parts.append("the legend is in the order of the lines' ends")
     return caption_sentence(parts)

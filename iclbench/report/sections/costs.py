@@ -31,7 +31,7 @@ def section(results: Results) -> Section | None:
             if rows["n_at_once"].notna().any():
                 blocks.append(_call_table(str(task), str(preset), rows))
         blocks.append(_all_costs(str(task), str(preset), rows))
-    return Section("costs", "Costs", tuple(blocks))
+    return Section("costs", "Costs", tuple(blocks), rules=("Costs",))
 
 
 def _by_run(task: str, preset: str, rows: pd.DataFrame) -> Table:

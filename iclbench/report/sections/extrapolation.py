@@ -37,7 +37,11 @@ def section(task: Slice) -> Section | None:
             blocks.append(_under_shifts(task, group, str(points), stem, label))
     if task is task.siblings[0]:
         blocks += _by_trained_length(task)
-    return Section(f"{task.id}-extrapolation", "Extrapolation", tuple(blocks)) if blocks else None
+    return (
+        Section(f"{task.id}-extrapolation", "Extrapolation", tuple(blocks), rules=("Learning curves", "Normalisation"))
+        if blocks
+        else None
+    )
 
 
 def _under_shifts(task: Slice, rows: pd.DataFrame, points: str, stem: str, label: str) -> Figure:

@@ -35,7 +35,7 @@ def section(task: Slice) -> Section | None:
     means = task.targets[task.targets["metric"] == "gap_joint"]
     if has_joint(task.targets):
         blocks += [_table(task, shift, means[means["shift"] == shift], joint=True) for shift in shifts(means)]
-    return Section(f"{task.id}-gap", "Gap to the oracle", tuple(blocks))
+    return Section(f"{task.id}-gap", "Gap to the oracle", tuple(blocks), rules=("Gap",))
 
 
 def _related_figures(task: Slice, rows: pd.DataFrame) -> list[Block]:

@@ -10,7 +10,7 @@ import pandas as pd
 from iclbench.analysis import normalised, slices
 from iclbench.analysis.normalised import Contest
 from iclbench.analysis.pairs import mean_ranks
-from iclbench.analysis.separation import MIN_RATIO, SIGNIFICANCE_LEVEL
+from iclbench.analysis.separation import MIN_RATIO
 from iclbench.core.formats import fixed, integer, plural, slug
 from iclbench.core.metrics import BASELINES_GIVEN_TRUTH, GUESSING_BASELINES, metric
 from iclbench.registry import needs_missing_inputs
@@ -23,16 +23,16 @@ BEST_BASELINE = "best baseline"
 # Statuses of cells without a score. If several apply to a cell, the first one is shown.
 MISSING_STATUSES = ("diverged", "failed", "skipped")
 NOT_DIFFERENT = "not significantly different from 0"
-# Panels: models with scores in at least half of the rows, the other models (with only the rows in which they have
-# scores), and baselines.
+# Panels: models with results in all rows (see `split_backbones`), the other models (with only the rows in which they
+# have results), and baselines.
 _CORE, _FURTHER, _BASELINES = "models", "models on some tasks", "baselines"
+# Missing results count in `split_backbones` only in rows that more than this share of the models have.
+_MIN_SHARE = 1 / 3
 # Number of columns for baselines in addition to the best baseline. Baselines with scores in the most rows are selected.
 _MAX_BASELINES = 5
 _INTRODUCTION = (
-    "A score of 0 is as good as guessing: zero, equal probabilities, the mean training image or a Poisson process. A "
-    "score of 1 is as good as the Bayes-optimal predictor or, where that is unknown, the best baseline at each context "
-    "size; on tables and tests of in-weight learning, it means no error. Scores are means over seeds; blue is better, "
-    "orange is worse than guessing."
+    "A score of 0 is as good as guessing; 1 is as good as the Bayes-optimal predictor or, where that is unknown, the "
+    "best baseline. Scores are means over seeds; blue is better, orange is worse than guessing."
 )
 
 
@@ -41,7 +41,11 @@ def section(results: Results) -> Section | None:
     for preset in normalised.presets(results):
         contests = trained_contests(normalised.contests(results, preset))
         blocks += _preset_blocks(results, preset, contests) if contests else ()
-    return Section("heat-map", "Scores by family and model", (Text(_INTRODUCTION), *blocks)) if blocks else None
+    return (
+        Section("heat-map", "Scores by family and model", (Text(_INTRODUCTION), *blocks), rules=("Heat map", "Score"))
+        if blocks
+        else None
+    )
 
 
 def trained_contests(contests: Sequence[Contest]) -> list[Contest]:
@@ -64,8 +68,8 @@ def main_scores(results: Results, contests: Sequence[Contest]) -> pd.DataFrame:
 def _preset_blocks(results: Results, preset: str, contests: Sequence[Contest]) -> Iterator[Block]:
     scores = main_scores(results, contests)
     rows = [contest.title for contest in contests]
-    backbones = ordered_backbones(results, contests, scores)
-    core, others = split_by_coverage(scores, backbones)
+    core, others = split_backbones(results, contests, scores)
+    backbones = [*core, *others]
     # If the user selected contestants, the best baseline may not be among them.
     best = [] if len(results.hidden_rows) else [BEST_BASELINE]
     baselines = [*best, *_frequent_baselines(scores)] if scores["kind"].eq("baseline").any() else []
@@ -79,15 +83,16 @@ def _preset_blocks(results: Results, preset: str, contests: Sequence[Contest]) -
     )
     rows_with_runs = cells.loc[cells["panel"].eq(_FURTHER) & ~cells["status"].isin(["not run", "skipped"]), "row"]
     cells = cells[cells["panel"].ne(_FURTHER) | cells["row"].isin(rows_with_runs)].reset_index(drop=True)
-    # The panel of models on some tasks is mostly empty: its missing cells are blank, without a question mark.
-    cells["status"] = cells["status"].mask(cells["panel"].eq(_FURTHER) & cells["status"].eq("not run"), "not asked")
+    # The other panels have few results in most rows: their missing cells are blank, without a question mark.
+    cells["status"] = cells["status"].mask(cells["panel"].ne(_CORE) & cells["status"].eq("not run"), "not asked")
     title = f"{preset}: scores by family and model"
     name = f"heat-map-{slug(preset)}"
     if backbones:
+        words = {"skipped": "not applicable", "not asked": "not run"}
         marks = [
-            f"{mark}: {'not applicable' if status == 'skipped' else status}"
+            f"{mark or 'blank'}: {words.get(status, status)}"
             for status, mark in heat_map.STATUS_MARKS.items()
-            if mark and status in set(cells["status"])
+            if status in set(cells["status"])
         ]
         yield heat_map.figure(
             name,
@@ -126,12 +131,24 @@ def _sparse_backbones(scores: pd.DataFrame) -> set[str]:
     return set(counts.index[counts < rows["row"].nunique() / 2])
 
 
-def split_by_coverage(scores: pd.DataFrame, backbones: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The backbones with scores in at least half of the rows or in none, and the other backbones."""
+def split_backbones(results: Results, contests: Sequence[Contest], scores: pd.DataFrame) -> tuple[list[str], list[str]]:
+    """The backbones of the first panel and the other backbones, both in the order of `ordered_backbones`.
+
+    The first panel has the backbones with the fewest missing results, among those with scores in at least half of the
+    rows or in none. Failed and not applicable cells are not missing. Rows that few of these backbones have, as in an
+    unfinished sweep, do not count.
+    """
+    backbones = ordered_backbones(results, contests, scores)
     sparse_backbones = _sparse_backbones(scores)
-    core = [name for name in backbones if name not in sparse_backbones]
-    others = [name for name in backbones if name in sparse_backbones]
-    return (core, others) if core else (others, core)
+    frequent = [name for name in backbones if name not in sparse_backbones] or backbones
+    cells = _cells_with_status(results, contests, scores, frequent)
+    is_missing = cells["status"].eq("not run")
+    is_missing &= is_missing.groupby(cells["row"]).transform("mean") < 1 - _MIN_SHARE
+    counts = is_missing.groupby(cells["contestant"]).sum()
+    scored = cells.loc[cells["score"].notna(), "contestant"]
+    fewest = counts[counts.index.isin(scored)].min()  # NaN if none has a score
+    core = [name for name in frequent if not counts[name] > fewest]
+    return core, [name for name in backbones if name not in core]
 
 
 def ordered_backbones(results: Results, contests: Sequence[Contest], scores: pd.DataFrame) -> list[str]:
@@ -193,6 +210,22 @@ def heat_map_cells(
     The reason says why a score or one of its runs is missing, which baseline is the best, or that the score is not
     significantly different from 0. It is empty for other cells.
     """
+    by_title = {contest.title: contest for contest in contests}
+    cells = _cells_with_status(results, contests, scores, names)
+    includes_zero = cells["low"].le(0).fillna(False).astype(bool)
+    candidates = cells["kind"].eq("backbone") & includes_zero & cells["reason"].eq("")
+    not_different = [
+        _not_different_from_guess(by_title[row], str(name), float(high))
+        for row, name, high in cells.loc[candidates, ["row", "contestant", "high"]].itertuples(index=False)
+    ]
+    mask = pd.Series(not_different, cells.index[candidates], dtype=bool).reindex(cells.index, fill_value=False)
+    return cells.assign(reason=cells["reason"].mask(mask, NOT_DIFFERENT))
+
+
+def _cells_with_status(
+    results: Results, contests: Sequence[Contest], scores: pd.DataFrame, names: Sequence[str]
+) -> pd.DataFrame:
+    """The cells of the heat map, without the reason of scores that are not significantly different from 0."""
     rows = [contest.title for contest in contests]
     by_title = {contest.title: contest for contest in contests}
     grid = pd.DataFrame([(row, name) for name in names for row in rows], columns=["row", "contestant"])
@@ -210,15 +243,7 @@ def heat_map_cells(
             missing_status, text = "skipped", "the model needs inputs, and streams of tokens or vectors have none"
         statuses.append(missing_status if pd.isna(score) else "ok")
         texts.append(baseline if pd.notna(baseline) else text or ("not computed yet" if pd.isna(score) else ""))
-    cells = cells.assign(status=statuses, reason=texts)
-    includes_zero = cells["low"].le(0).fillna(False).astype(bool)
-    candidates = cells["kind"].eq("backbone") & includes_zero & cells["reason"].eq("")
-    not_different = [
-        _not_different_from_guess(by_title[row], str(name), float(high))
-        for row, name, high in cells.loc[candidates, ["row", "contestant", "high"]].itertuples(index=False)
-    ]
-    mask = pd.Series(not_different, cells.index[candidates], dtype=bool).reindex(cells.index, fill_value=False)
-    return cells.assign(reason=cells["reason"].mask(mask, NOT_DIFFERENT))
+    return cells.assign(status=statuses, reason=texts)
 
 
 def _not_different_from_guess(contest: Contest, name: str, high: float) -> bool:
@@ -287,7 +312,7 @@ def _score_table(
         name=f"{name}-numbers",
         title=title,
         caption="Mean scores over seeds, with the best baseline, the predictor that scores 1 and the metric of each "
-        "row. Related datasets are not used. A dash: no score.",
+        "row. Related datasets are not used. A dash: not run, not applicable, failed or diverged.",
         frame=frame,
         columns=(*columns, Column("one", "scores 1"), Column("metric", "metric")),
         folded=True,
@@ -314,11 +339,9 @@ def _separation_table(contests: Sequence[Contest], name: str) -> Table | None:
     return Table(
         name=f"{name}-separation",
         title="Rows that separate architectures",
-        caption="The median gap between adjacent quartiles of the models' scores (without the best and the worst), the "
-        "pooled standard deviation over seeds, and the pairs of models whose scores differ significantly in Welch's "
-        f"test over seeds ({100 * SIGNIFICANCE_LEVEL:g} %, not corrected for the number of pairs). A row separates "
-        f"architectures if the gap is more than {MIN_RATIO:g} standard deviations. In other rows, a rank may be due to "
-        "chance.",
+        caption="The median gap between quartiles of the models' scores, next to the standard deviation over seeds. A "
+        f"row separates architectures if the gap is more than {MIN_RATIO:g} standard deviations; in other rows, a rank "
+        "may be due to chance.",
         frame=pd.DataFrame(rows),
         columns=(
             Column("row", "family"),

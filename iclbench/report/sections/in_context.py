@@ -26,7 +26,12 @@ def section(task: Slice) -> Section | None:
     blocks: list[Block] = [Text(_INTRODUCTION, tuple(items)), accuracy_table(task, tests)]
     if (figure := accuracy.training_figure(task)) is not None:
         blocks.append(figure)
-    return Section(f"{task.id}-in-context", "In context and in weights", tuple(blocks))
+    return Section(
+        f"{task.id}-in-context",
+        "In context and in weights",
+        tuple(blocks),
+        rules=("In context and in weights", "Intervals"),
+    )
 
 
 def accuracy_table(task: Slice, tests: list[str]) -> Table:

@@ -35,7 +35,16 @@ def section(task: Slice) -> Section | None:
         if (rows["metric"] == "auc").any()
     ]
     blocks: tuple[Block, ...] = (*boards, *paper_tables(task), *remarks(task, "next"))
-    return Section(f"{task.id}-leaderboard", "Leaderboard", blocks) if boards else None
+    return (
+        Section(
+            f"{task.id}-leaderboard",
+            "Leaderboard",
+            blocks,
+            rules=("Score", "Intervals", "Behind", "Rank in a leaderboard"),
+        )
+        if boards
+        else None
+    )
 
 
 def paper_tables(task: Slice) -> Iterator[Table]:
@@ -55,8 +64,8 @@ def paper_tables(task: Slice) -> Iterator[Table]:
         name=f"{task.id}-paper",
         title="Table for a paper",
         caption=f"Scores on {task.task}, preset {task.preset}: 0 is as good as guessing, 1 as good as {references}. "
-        f"Means over seeds with 95 % intervals over prompts (n = {_range_text(frame['n_episodes'])} prompts{seeds}). "
-        "With several seeds, the interval spans the intervals of all seeds.",
+        "Means over seeds, with intervals that span the 95 % intervals over prompts of all seeds "
+        f"(n = {_range_text(frame['n_episodes'])} prompts{seeds}).",
         frame=frame,
         columns=(
             Column("contestant", "model"),

@@ -33,7 +33,11 @@ def section(task: Slice) -> Section | None:
             ),
             curve_table(task, means[(means["evaluator"] == evaluator) & (means["metric"] == name)], stem, label),
         ]
-    return Section(f"{task.id}-curves", "Learning curves", tuple(blocks)) if blocks else None
+    return (
+        Section(f"{task.id}-curves", "Learning curves", tuple(blocks), rules=("Learning curves", "Normalisation"))
+        if blocks
+        else None
+    )
 
 
 def _sort_key(lines: pd.DataFrame, name: str) -> tuple[int, str]:

@@ -29,7 +29,11 @@ def section(results: Results) -> Section | None:
             drawn = rows[rows["gaps"].map(len) > 0]
             blocks += [_figure(drawn, preset, results)] if len(drawn) else []
             blocks.append(_table(rows, preset))
-    return Section("named-pairs", "Named pairs", (Text(_INTRODUCTION), *blocks)) if blocks else None
+    return (
+        Section("named-pairs", "Named pairs", (Text(_INTRODUCTION), *blocks), rules=("Named pairs",))
+        if blocks
+        else None
+    )
 
 
 def scores_by_seed(pair: Pair, contest: Contest) -> pd.DataFrame:

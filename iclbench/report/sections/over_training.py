@@ -14,7 +14,7 @@ from iclbench.core.formats import fixed, flops, integer, slug
 from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.figures import curves, learning
-from iclbench.report.sections.pareto import FLOPS, mean_costs
+from iclbench.report.sections.pareto import FLOPS, mean_costs, models_not_shown
 
 _INTRODUCTION = (
     "Scores by number of steps and by training FLOPs. Shorter training runs branch off each full run, and decay their "
@@ -26,7 +26,16 @@ def section(results: Results) -> Section | None:
     blocks: list[Block] = []
     for preset in normalised.presets(results):
         blocks += _preset_blocks(results, preset, normalised.contests(results, preset))
-    return Section("over-training", "Scores over training", (Text(_INTRODUCTION), *blocks)) if blocks else None
+    return (
+        Section(
+            "over-training",
+            "Scores over training",
+            (Text(_INTRODUCTION), *blocks),
+            rules=("Scores over training", "Score"),
+        )
+        if blocks
+        else None
+    )
 
 
 def scores_by_steps(contest: Contest) -> pd.DataFrame:
@@ -50,7 +59,8 @@ def _preset_blocks(results: Results, preset: str, contests: Sequence[Contest]) -
     blocks: list[Block] = [_figure(results, name, preset, with_flops)] if with_flops else []
     shares = common_shares(by_contest.values())
     if (table := _step_table(by_contest, shares, name, preset)) is not None:
-        blocks.append(table)
+        contestants = (name for rows in by_contest.values() for name in rows["contestant"])
+        blocks += [table, *models_not_shown(contestants, table.frame["contestant"])]
     blocks.append(_stability_table(contests, by_contest, shares, name, preset))
     if with_flops:
         blocks.append(_compute_table(with_flops, name, preset))
@@ -120,10 +130,7 @@ def _step_table(by_contest: dict[str, pd.DataFrame], shares: Sequence[float], na
         name=f"{name}-steps",
         title=f"{preset}: mean scores by share of the training steps",
         caption=f"Mean score and rank of each model at preset {preset} over {_rows_title(by_contest)}, after a share "
-        "of the steps."
-        + normalised.not_shown_note(
-            (name for rows in by_contest.values() for name in rows["contestant"]), frame["contestant"]
-        ),
+        "of the steps.",
         frame=frame,
         columns=tuple(columns),
     )

@@ -34,7 +34,12 @@ def section(results: Results) -> Section | None:
     if results.rows.empty:
         return None
     table = accuracy_table(results)
-    return Section("overview", "Overview", (reading_guide(results), *([] if table is None else [table])))
+    return Section(
+        "overview",
+        "Overview",
+        (reading_guide(results), *([] if table is None else [table])),
+        rules=("Normalisation", "Score", "Intervals"),
+    )
 
 
 def reading_guide(results: Results) -> Text:

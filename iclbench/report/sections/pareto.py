@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import pandas as pd
 
 from iclbench.analysis import normalised
 from iclbench.analysis.normalised import Contest
-from iclbench.core.formats import Number, fixed, slug
+from iclbench.core.formats import Number, fixed, plural, slug
 from iclbench.core.metrics import metric
 from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.cost_table import rows_of_one_machine
@@ -60,7 +60,11 @@ def section(results: Results) -> Section | None:
     blocks: list[Block] = []
     for preset in normalised.presets(results):
         blocks += _preset_blocks(results, preset, normalised.contests(results, preset))
-    return Section("pareto", "Score against cost", (Text(_INTRODUCTION), *blocks)) if blocks else None
+    return (
+        Section("pareto", "Score against cost", (Text(_INTRODUCTION), *blocks), rules=("Costs", "Score"))
+        if blocks
+        else None
+    )
 
 
 def cost_points(contests: Sequence[Contest], cost: Cost) -> pd.DataFrame:
@@ -110,6 +114,13 @@ def mean_costs(contest: Contest, cost: Cost) -> pd.DataFrame:
     return means[["contestant", "cost"]].astype({"cost": float})
 
 
+def models_not_shown(contestants: Iterable[str], shown_contestants: Iterable[str]) -> list[Text]:
+    """A collapsed list of the models that are not shown because they lack a row; empty if all are shown."""
+    names = sorted({*contestants} - {*shown_contestants})
+    text = f"Not shown, as a row is missing: {plural(len(names), 'model')}"
+    return [Text(text, tuple(names), folded=True)] if names else []
+
+
 def _preset_blocks(results: Results, preset: str, contests: Sequence[Contest]) -> Iterator[Block]:
     by_panel = {cost: cost_points(contests, cost) for cost in COSTS}
     by_panel = {cost: rows for cost, rows in by_panel.items() if _costs_differ(rows)}
@@ -124,11 +135,11 @@ def _preset_blocks(results: Results, preset: str, contests: Sequence[Contest]) -
             results,
             name,
             f"{preset}: mean score against cost",
-            f"Mean score over all tasks of preset {preset} against the geometric mean of a cost. {_MARK_CAPTION}{note}"
-            + normalised.not_shown_note(*(pd.concat(rows.values())["contestant"] for rows in (by_panel, means))),
+            f"Mean score over all tasks of preset {preset} against the geometric mean of a cost. {_MARK_CAPTION}{note}",
             pd.concat(means.values(), ignore_index=True),
             [cost.title for cost in means],
         )
+        yield from models_not_shown(*(pd.concat(rows.values())["contestant"] for rows in (by_panel, means)))
     cost, rows = next(iter(by_panel.items()))
     yield _figure(
         results,

@@ -27,7 +27,7 @@ def section(results: Results) -> Section | None:
     blocks: list[Block] = []
     for (family, preset), tasks in groups.items():
         blocks += _blocks(results, family, preset, tasks)
-    return Section("plane", "ICL against IWL", tuple(blocks)) if blocks else None
+    return Section("plane", "ICL against IWL", tuple(blocks), rules=("In context and in weights",)) if blocks else None
 
 
 def _blocks(results: Results, family: str, preset: str, tasks: list[Slice]) -> Iterator[Block]:

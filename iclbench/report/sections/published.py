@@ -42,7 +42,7 @@ def section(task: Slice) -> Section | None:
     )
     measured = (table,) if len(frame) else ()
     missing = _missing_texts([numbers.assign(task=task.task)])
-    return Section(f"{task.id}-published", "Published results", (*measured, *missing))
+    return Section(f"{task.id}-published", "Published results", (*measured, *missing), rules=("Published results",))
 
 
 def all_tasks(results: Results) -> Section | None:
@@ -66,7 +66,9 @@ def all_tasks(results: Results) -> Section | None:
         notes=_sources(frame),
     )
     figures = (_figure(str(task), str(name), rows) for (task, name), rows in frame.groupby(["task", "metric"]))
-    return Section("published", "Published results", (*figures, table, *_missing_texts(frames)))
+    return Section(
+        "published", "Published results", (*figures, table, *_missing_texts(frames)), rules=("Published results",)
+    )
 
 
 def _missing_texts(frames: Sequence[pd.DataFrame]) -> tuple[Text, ...]:

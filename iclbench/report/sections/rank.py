@@ -27,7 +27,11 @@ def section(task: Slice) -> Section | None:
     rows = task.rank_and_representation_rows
     rows = rows[(rows["evaluator"] == "rank") & (rows["axis"] == "contexts") & rows["metric"].isin(_METRICS)]
     blocks: list[Block] = [_figure(task, shift, rows[rows["shift"] == shift]) for shift in shifts(rows)]
-    return Section(f"{task.id}-rank", "Rank of the predictions", tuple(blocks)) if blocks else None
+    return (
+        Section(f"{task.id}-rank", "Rank of the predictions", tuple(blocks), rules=("Rank of predictions",))
+        if blocks
+        else None
+    )
 
 
 def _figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:

@@ -24,7 +24,9 @@ def section(results: Results) -> Section | None:
     blocks: list[Block] = []
     for preset in normalised.presets(results):
         blocks += _preset_blocks(preset, normalised.contests(results, preset))
-    return Section("ranking", "Ranking", (Text(_INTRODUCTION), *blocks)) if blocks else None
+    return (
+        Section("ranking", "Ranking", (Text(_INTRODUCTION), *blocks), rules=("Ranking over tasks",)) if blocks else None
+    )
 
 
 def _preset_blocks(preset: str, contests: Sequence[Contest]) -> list[Block]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from iclbench.analysis.rate_curves import WINDOW_TOLERANCE, RateCurves, rate_curves
+from iclbench.analysis.rate_curves import RateCurves, rate_curves
 from iclbench.core.formats import fixed, plural
 from iclbench.report.blocks import Column, Figure, Section, Table, Text
 from iclbench.report.data import Slice
@@ -22,7 +22,7 @@ def section(task: Slice) -> Section | None:
         return None
     figures = () if rate_scores.rows["value"].isna().all() else (_figure(task, rate_scores),)
     blocks = (*figures, _window_table(task, rate_scores), *_order_blocks(task, rate_scores))
-    return Section(f"{task.id}-rate-window", "Learning rates", blocks)
+    return Section(f"{task.id}-rate-window", "Learning rates", blocks, rules=("Windows of learning rates",))
 
 
 def _conditions(rate_scores: RateCurves) -> str:
@@ -105,8 +105,7 @@ def _window_table(task: Slice, rate_scores: RateCurves) -> Table:
         name=f"{task.id}-rate-window",
         title="Best learning rates and their windows",
         caption=f"{rate_scores.metric.label.capitalize()} (mean ± standard deviation over seeds) at the best learning "
-        f"rate, and the window of rates whose score differs from it by at most {WINDOW_TOLERANCE:.0%} of the range of "
-        f"all scores; < and >: the window reaches the lowest or the highest tried rate.{note}",
+        f"rate, and the window of rates around it; < and >: it reaches the lowest or the highest tried rate.{note}",
         frame=frame,
         columns=(
             Column("contestant", "contestant"),

@@ -47,7 +47,7 @@ def section(task: Slice) -> Section | None:
     if (table := _gain_table(task)) is not None:
         blocks.append(table)
     title = "Related datasets" if len(n_related) > 1 else "Shifts"
-    return Section(f"{task.id}-related", title, tuple(blocks))
+    return Section(f"{task.id}-related", title, tuple(blocks), rules=("Ceiling-adjusted", "Intervals"))
 
 
 def _with_adjusted_likelihoods(

@@ -23,4 +23,8 @@ def section(task: Slice) -> Section | None:
                 "prompts, one panel per shift.",
             )
         )
-    return Section(f"{task.id}-shifts", "Shifts", tuple(blocks)) if blocks else None
+    return (
+        Section(f"{task.id}-shifts", "Shifts", tuple(blocks), rules=("Learning curves", "Normalisation"))
+        if blocks
+        else None
+    )

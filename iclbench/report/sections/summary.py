@@ -21,8 +21,7 @@ from iclbench.report.sections.heat_map import (
     best_baselines,
     heat_map_cells,
     main_scores,
-    ordered_backbones,
-    split_by_coverage,
+    split_backbones,
     trained_contests,
 )
 
@@ -76,7 +75,7 @@ def tiles_by_family(
     if not contests:
         return (), ()
     scores = main_scores(results, contests)
-    main_backbones, _ = split_by_coverage(scores, ordered_backbones(results, contests, scores))
+    main_backbones, _ = split_backbones(results, contests, scores)
     names = main_backbones[:MAX_COLUMNS]
     names += [BEST_BASELINE] if scores["kind"].eq("baseline").any() and results.hidden_rows.empty else []
     scores = pd.concat([scores, best_baselines(scores)], ignore_index=True)

@@ -34,7 +34,12 @@ def section(task: Slice) -> Section | None:
     has_areas = task.summaries["metric"].eq("auc") & task.summaries["shift"].eq("none")
     paper = () if has_areas.any() else paper_tables(task)  # the leaderboard by area includes them
     notes = (*_no_likelihood_text(rows), *remarks(task, "targets"))
-    return Section(f"{task.id}-targets", "Leaderboard", (leaderboard_table(task, rows), *paper, *notes))
+    return Section(
+        f"{task.id}-targets",
+        "Leaderboard",
+        (leaderboard_table(task, rows), *paper, *notes),
+        rules=("Calibration", "Intervals", "Behind", "Rank in a leaderboard"),
+    )
 
 
 def _no_likelihood_text(rows: pd.DataFrame) -> tuple[Text, ...]:
