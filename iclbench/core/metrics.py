@@ -130,6 +130,7 @@ _ENTRIES = (
     Metric("calibration_error", "calibration error"),
     Metric("crps", "CRPS"),
     _share("accuracy_first_token", "accuracy of the first token"),
+    _share("accuracy_mad", "accuracy, mean over the settings of MAD"),
     _share("accuracy_per_token", "accuracy by log-probability per token"),
     _share("accuracy_per_character", "accuracy by log-probability per character"),
     _share("accuracy_per_byte", "accuracy by log-probability per byte"),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Num
 from torch import Tensor
 
 from iclbench.core.predictions import Categorical, Gaussian, Mixture, Point, Prediction
@@ -48,7 +48,7 @@ def set_scores(
     return {name: values for name, values in scores.items() if values is not None}
 
 
-def roc_auc(answer: Prediction, y: Int[Tensor, "B Q"], scored: Bool[Tensor, "B Q"]) -> Float[Tensor, " B"] | None:
+def roc_auc(answer: Prediction, y: Num[Tensor, "B Q *Dy"], scored: Bool[Tensor, "B Q"]) -> Float[Tensor, " B"] | None:
     """Return the area under the ROC curve, averaged over the classes in the episode (each class against the rest).
 
     For a class, the area is the probability that a random target of this class gets a higher predicted probability than
@@ -74,7 +74,7 @@ def roc_auc(answer: Prediction, y: Int[Tensor, "B Q"], scored: Bool[Tensor, "B Q
 
 
 def calibration_error(
-    answer: Prediction, y: Int[Tensor, "B Q"], scored: Bool[Tensor, "B Q"]
+    answer: Prediction, y: Num[Tensor, "B Q *Dy"], scored: Bool[Tensor, "B Q"]
 ) -> Float[Tensor, " B"] | None:
     """Return the expected calibration error (Guo et al. 2017).
 
@@ -91,7 +91,7 @@ def calibration_error(
     return sums.scatter_add(1, bins, difference).abs().sum(1) / scored.sum(1)
 
 
-def r_squared(answer: Prediction, y: Float[Tensor, "B Q Dy"], scored: Bool[Tensor, "B Q"]) -> Tensor | None:
+def r_squared(answer: Prediction, y: Num[Tensor, "B Q *Dy"], scored: Bool[Tensor, "B Q"]) -> Tensor | None:
     """Return R², averaged over outputs: 1 minus the ratio of the squared error to the squared error of the targets'
     mean. It is NaN if all targets are equal."""
     if not y.is_floating_point():
@@ -104,7 +104,7 @@ def r_squared(answer: Prediction, y: Float[Tensor, "B Q Dy"], scored: Bool[Tenso
     return torch.where(total > 0, 1 - error / total, math.nan).mean(-1)
 
 
-def crps(answer: Prediction, y: Float[Tensor, "B Q Dy"], scored: Bool[Tensor, "B Q"]) -> Tensor | None:
+def crps(answer: Prediction, y: Num[Tensor, "B Q *Dy"], scored: Bool[Tensor, "B Q"]) -> Tensor | None:
     """Return the continuous ranked probability score, averaged over targets and outputs, in the unit of the outputs.
 
     For predictions of single values, it is the absolute error (Gneiting and Raftery 2007).

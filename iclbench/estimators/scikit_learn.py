@@ -134,7 +134,7 @@ class ScikitLearn(FittedPredictor[ModelSettings], abstract=True):
 
 
 @cache
-def as_estimator(cls: type, target: str) -> type:
+def as_estimator(cls: Any, target: str) -> Any:
     """Wrap a class with scikit-learn's interface as an estimator, and return any other class unchanged.
 
     Args:

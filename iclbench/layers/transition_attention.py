@@ -176,7 +176,7 @@ class _Chunk:
             decays = self.decays[..., -1, :]
         return Cache(torch.cat([past, keys], 2), self.values, self.valid, decays)
 
-    def _logits(self, rows: Float[Tensor, "B H R C"], after: Bool[Tensor, "R C"]) -> Float[Tensor, "B H R PC"]:
+    def _logits(self, rows: Float[Tensor, "B H R C"], after: Bool[Tensor, "R T"]) -> Float[Tensor, "B H R PC"]:
         """Return the logits of rows, without decays.
 
         Args:

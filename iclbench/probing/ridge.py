@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Num
 from torch import Tensor
 
 # Candidates for the penalty, as multiples of the mean squared singular value of the centred inputs.
@@ -24,7 +24,7 @@ class LinearMap:
         return (x - self.centre) @ self.weights + self.intercept
 
 
-def fit_ridge(x: Float[Tensor, "N D"], y: Float[Tensor, "N K"]) -> LinearMap:
+def fit_ridge(x: Float[Tensor, "N D"], y: Num[Tensor, "N K"]) -> LinearMap:
     """Fit a ridge regression in float64. The intercept is not penalised.
 
     All outputs have the same penalty: the one in `PENALTIES` that minimises the generalised cross-validation error

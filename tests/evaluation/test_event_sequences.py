@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import create_autospec
+from unittest.mock import Mock, create_autospec
 
 import numpy as np
 import pandas as pd
@@ -80,7 +80,7 @@ def test_gaps_are_paired_by_episode(is_packed: bool) -> None:
     columns = {"task": "t", "family": "f", "preset": "smoke", "shift": "none", "evaluator": "next", "status": "ok"}
     columns |= {"metric": "nll", "card": "c", "version": "0", "value": 0.0}
     values = [columns | {"run": run, "contestant": run, "kind": kind} for run, kind in kinds.items()]
-    prompts = SimpleNamespace(task=SimpleNamespace(oracles=["oracle"]), episodes=range(2), seed=0)
+    prompts = Mock(spec=PromptSet, task=SimpleNamespace(oracles=["oracle"]), episodes=range(2), seed=0)
     rows = next_gap_rows(tables.frame("values", values), tables.frame("errors", errors), prompts)  # type: ignore[arg-type]
     height = (heights["model"] - heights["oracle"]).mean()
     expected = {None: height} if is_packed else {0: gaps[:, 0].mean(), 1: 1.0, 2: gaps[:, 2].mean(), None: height}

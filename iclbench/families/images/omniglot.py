@@ -81,7 +81,7 @@ def _unpacked_sizes(folder: Path, part: str) -> dict[str, int]:
     try:
         return {p.relative_to(folder).as_posix(): p.stat().st_size for p in (folder / part).glob("*/*/*.png")}
     except OSError as error:
-        raise cannot_read(error.filename or folder / part, error, _ADVICE) from None
+        raise cannot_read(Path(error.filename or folder / part), error, _ADVICE) from None
 
 
 def _read_part(folder: Path, part: str) -> UInt8[np.ndarray, "classes 20 105 105"]:

@@ -39,7 +39,7 @@ class Filters(State):
 
     count: Int[Tensor, " B"]
     mean: Float[Tensor, "B 2 S"]
-    covariance: Float[Tensor, "B 3 S"]
+    covariance: Float[Tensor, "#B 3 S"]
     log_evidence: Float[Tensor, "B S"]
 
     @classmethod

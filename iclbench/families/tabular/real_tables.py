@@ -27,7 +27,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Num
 from pydantic import Field
 from torch import Tensor
 
@@ -259,7 +259,7 @@ class RealTables(Family):
 
     def _encoded(
         self, table: LabelledTable, rows: Int[np.ndarray, " rows"], points: int, keys: Float[np.ndarray, " columns"]
-    ) -> tuple[Float[np.ndarray, "rows d"], Float[np.ndarray, " rows"]]:
+    ) -> tuple[Float[np.ndarray, "valid d"], Num[np.ndarray, " valid"]]:
         """Return the inputs and outputs of a split. The first `points` rows are the context."""
         rows = rows[rows >= 0]
         context, targets = table.encode(rows[:points], rows[points:])

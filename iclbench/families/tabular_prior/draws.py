@@ -31,7 +31,7 @@ def log_uniform_integers(
     """Draw integers from the first to the second edge. They are log-uniform numbers up to the second edge + 1, rounded
     down."""
     low, high = edges
-    return log_uniform(shape, (low, high + 1), generator).long().clamp(low, high)
+    return log_uniform(shape, (float(low), high + 1.0), generator).long().clamp(low, high)
 
 
 def integers(high: Int[Tensor, "*shape"], generator: torch.Generator) -> Int[Tensor, "*shape"]:

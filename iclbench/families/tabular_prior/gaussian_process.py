@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Num
 from torch import Tensor
 
 from iclbench.families.sampling import normal
@@ -29,7 +29,7 @@ _NUMBERS_AT_ONCE = 1 << 24
 def covariance(
     a: Float[Tensor, "*S N C"],
     b: Float[Tensor, "*S P C"],
-    used: Float[Tensor, "*S"],
+    used: Num[Tensor, "*S"],
     lengthscale: Float[Tensor, "*S"],
 ) -> Float[Tensor, "*S N P"]:
     """Return the kernel matrices between two sets of rows, in float64. Unused columns are 0 in both sets.
@@ -46,7 +46,7 @@ def covariance(
 
 def sample_outputs(
     x: Float[Tensor, "B N C"],
-    used: Float[Tensor, " B"],
+    used: Num[Tensor, " B"],
     lengthscale: Float[Tensor, " B"],
     noise: Float[Tensor, " B"],
     generator: torch.Generator,
@@ -66,7 +66,7 @@ def predict_prefixes(
     x: Float[Tensor, "S N C"],
     y: Float[Tensor, "S N"],
     mask: Bool[Tensor, "S N"],
-    used: Float[Tensor, " S"],
+    used: Num[Tensor, " S"],
     lengthscale: Float[Tensor, " S"],
     noise: Float[Tensor, " S"],
 ) -> tuple[Float[Tensor, "S N"], Float[Tensor, "S N"], Float[Tensor, "S N"]]:
@@ -89,7 +89,7 @@ def predict_targets(
     y: Float[Tensor, "S N"],
     mask: Bool[Tensor, "S N"],
     x_target: Float[Tensor, "S Q C"],
-    used: Float[Tensor, " S"],
+    used: Num[Tensor, " S"],
     lengthscale: Float[Tensor, " S"],
     noise: Float[Tensor, " S"],
 ) -> tuple[Float[Tensor, "S Q"], Float[Tensor, "S Q"], Float[Tensor, " S"]]:

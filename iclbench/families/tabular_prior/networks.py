@@ -80,7 +80,7 @@ class Networks:
     activation: Int[Tensor, "B L"]
     units: Int[Tensor, " B"]
     first_weights: Float[Tensor, "B K H"]
-    weights: tuple[Float[Tensor, "deep H H"], ...]
+    weights: tuple[Float[Tensor, "_ H H"], ...]
     biases: Float[Tensor, "B L H"]
     out_weights: Float[Tensor, "B H"]
     out_bias: Float[Tensor, " B"]
