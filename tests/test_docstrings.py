@@ -19,8 +19,8 @@ MODULES = sorted(
 )
 # Modules with slow examples. Their functions are also tested in tests/api.
 SLOW_MODULES = ("iclbench.api.architectures", "iclbench.api.plot", "iclbench.api.results")
-# Functions without an example: `probe` needs the probe of a trained run.
-_WITHOUT_EXAMPLE = {"probe"}
+# Functions without an example: `probe` needs the probe of a trained run, and `solutions` needs rows during training.
+_WITHOUT_EXAMPLE = {"probe", "solutions"}
 
 
 @pytest.mark.parametrize(
