@@ -605,7 +605,7 @@ class Reference:
         devices = sorted({parts[0].strip() for parts in names})
         return Expense(len(cells), float(cells["seconds"].sum() / 3600), flops, devices)
 
-    def counted_flops(self, preset: str) -> list[str]:
+    def tasks_with_flops(self, preset: str) -> list[str]:
         """The tasks on which the FLOPs of training runs were counted."""
         costs = self.results.costs
         rows = costs[costs["preset"].eq(preset) & costs["phase"].eq("train") & costs["metric"].eq("flops")]
