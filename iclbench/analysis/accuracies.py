@@ -44,7 +44,9 @@ def final(task: Slice) -> pd.DataFrame:
     backbone that was evaluated only during training, these are the accuracies at the last evaluated step. Contestants
     with a failed or diverged run are omitted.
     """
-    return task.without_failed(means_over_seeds(_final_rows(task), _KEYS).assign(shift="none")).drop(columns="shift")
+    rows = _with_last_steps(task).accuracies_by_run
+    means = means_over_seeds(rows[rows["axis"].isna()], _KEYS).assign(shift="none")
+    return task.without_failed(means).drop(columns="shift")
 
 
 def trajectory(task: Slice) -> pd.DataFrame:
@@ -66,14 +68,6 @@ def peaks(steps: pd.DataFrame, evaluator: str = "icl") -> pd.DataFrame:
 def has_tests(task: Slice) -> bool:
     """Whether any test of the family was evaluated."""
     return bool(is_test(task.accuracies_by_run["evaluator"]).any())
-
-
-def _final_rows(task: Slice) -> pd.DataFrame:
-    """The rows after training or, for runs without such rows, the rows of the last evaluated training step."""
-    rows = task.accuracies_by_run
-    rows_after_training, steps = rows[rows["axis"].isna()], rows[rows["axis"].notna()]
-    last_steps = steps[steps["axis_value"] == steps.groupby([*_KEYS, "run"])["axis_value"].transform("max")]
-    return pd.concat([rows_after_training, last_steps]).drop_duplicates([*_KEYS, "run"])
 
 
 def _with_last_steps(task: Slice) -> Slice:
