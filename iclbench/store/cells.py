@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,10 +58,10 @@ class CellStore:
         return frame.drop_duplicates("cell").sort_values("cell").set_index("cell")
 
     @cached_property
-    def _records(self) -> dict[str, dict[Any, Any]]:
-        """The cell, status and metrics in the rows whose files are all intact, by cell."""
-        intact = self.rows[self.rows["is_intact"]].reset_index()
-        return {record["cell"]: record for record in intact[["cell", "status", "metrics"]].to_dict("records")}
+    def _records(self) -> dict[Hashable, dict[Hashable, Any]]:
+        """The status and metrics in the rows whose files are all intact, by cell."""
+        intact = self.rows[self.rows["is_intact"]]
+        return intact[["status", "metrics"]].to_dict("index")
 
     @cached_property
     def _incomplete_cells(self) -> frozenset[str]:
@@ -81,7 +81,8 @@ class CellStore:
         if record is None:
             return "todo"
         question = cell.task_config.question if computes_scores(cell) else None
-        if record["status"] == "done" and not is_current(record, {"cell": cell.hash}, question):
+        # The row was found by the identity of the cell, so only its metrics can be outdated.
+        if record["status"] == "done" and not is_current(record, {}, question):
             return "todo"
         return record["status"]
 
