@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from iclbench.cli.main import main
 from iclbench.report.blocks import Figure
-from iclbench.report.data import Results, load_results
+from iclbench.report.data import Results
 from iclbench.report.sections import missing, pools
 from tests.report import vega_lite
+from tests.report.sweeps import sweep_results
 
 GRID = """
 summary = "pools of 1 and 4 truths, and new truths"
@@ -28,11 +28,7 @@ pool-all = ["task.pool=all", "task.episodes=8", "train.steps=3"]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    folder = tmp_path_factory.mktemp("pools")
-    grid = folder / "pools.toml"
-    grid.write_text(GRID)
-    assert main(["sweep", str(grid), "--results", str(folder / "results"), "--workers", "1"]) == 0
-    return load_results(folder / "results")
+    return sweep_results(tmp_path_factory.mktemp("pools"), GRID)
 
 
 def figure_of(results: Results) -> Figure:

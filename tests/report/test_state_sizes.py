@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from iclbench.cli.main import main
 from iclbench.report.blocks import Figure
-from iclbench.report.data import Results, load_results
+from iclbench.report.data import Results
 from iclbench.report.sections import state_sizes
 from tests.report import vega_lite
+from tests.report.sweeps import sweep_results
 
 GRID = """
 summary = "states of two sizes, and a model with one size"
@@ -38,11 +38,7 @@ cost.points = [31]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    folder = tmp_path_factory.mktemp("states")
-    grid = folder / "states.toml"
-    grid.write_text(GRID)
-    assert main(["sweep", str(grid), "--results", str(folder / "results"), "--workers", "1"]) == 0
-    return load_results(folder / "results")
+    return sweep_results(tmp_path_factory.mktemp("states"), GRID)
 
 
 def test_a_backbone_has_one_line_over_the_sizes_of_its_states(results: Results) -> None:

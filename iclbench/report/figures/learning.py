@@ -138,6 +138,20 @@ def _panels_by_order(rows: pd.DataFrame, looks: Mapping[str, Look]) -> dict[str,
     return {title: rows[~is_backbone | titles.eq(title)] for title in panels}
 
 
+def means_and_points(means: pd.DataFrame, points: pd.DataFrame, looks: Mapping[str, Look]) -> pd.DataFrame:
+    """The rows of a figure with a line per backbone through its means, and a point per run.
+
+    Args:
+        means: means over seeds, with the column `contestant`.
+        points: values of runs, with the columns `contestant`, `run` and `series`. Points of one series are connected.
+        looks: the looks of the backbones.
+    """
+    means = means.assign(run=means["contestant"], series=means["contestant"], sparse=False)
+    data = pd.concat([means, points.assign(sparse=True)], ignore_index=True)
+    widths = [looks[name].width for name in data["contestant"]]
+    return data.assign(kind="backbone", low=float("nan"), high=float("nan"), width=widths)
+
+
 def name_list(looks: Mapping[str, Look]) -> str:
     """The names of contestants that are not in the background, as text."""
     return ", ".join(name for name, look in looks.items() if look != BACKGROUND)

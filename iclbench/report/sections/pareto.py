@@ -45,10 +45,11 @@ class Cost:
 
 
 FLOPS = Cost("FLOPs of a training step", "train_step", "flops")
+STATE = Cost("bytes of the state", "condition", "state_bytes", sized=True)
 COSTS = (
     FLOPS,
     Cost("seconds of training", "train", "seconds"),
-    Cost("bytes of the state", "condition", "state_bytes", sized=True),
+    STATE,
     Cost("parameters", "model", "parameters"),
 )
 # Costs that differ by a smaller factor are not plotted. The numbers of parameters of a preset are nearly equal by
@@ -101,17 +102,22 @@ def overall_points(by_panel: pd.DataFrame, title: str, show: Callable[[Number], 
 
 def mean_costs(contest: Contest, cost: Cost) -> pd.DataFrame:
     """The mean cost of each contestant over runs, in the columns contestant and cost."""
-    rows = contest.task.costs
-    rows = rows[(rows["phase"] == cost.phase) & (rows["metric"] == cost.metric) & rows["value"].gt(0)]
-    rows = rows[rows["run"].isin(contest.rows["run"])]
+    costs = contest.task.costs
+    rows = cost_rows(costs[costs["run"].isin(contest.rows["run"])], cost)
+    means = means_over_seeds(rows, ["contestant"]).rename(columns={"value": "cost"})
+    return means[["contestant", "cost"]].astype({"cost": float})
+
+
+def cost_rows(costs: pd.DataFrame, cost: Cost) -> pd.DataFrame:
+    """The rows of a table of costs that contain a cost, as described in `Cost`."""
+    rows = costs[costs["phase"].eq(cost.phase) & costs["metric"].eq(cost.metric) & costs["value"].gt(0)]
     if metric(cost.metric).depends_on_machine:
         rows = rows_of_one_machine(rows)
     if cost.sized and len(rows):
         # The largest of the numbers of points that were measured for the most contestants.
         counts = rows.groupby("n_points")["contestant"].nunique()
         rows = rows[rows["n_points"] == counts[counts == counts.max()].index.max()]
-    means = means_over_seeds(rows, ["contestant"]).rename(columns={"value": "cost"})
-    return means[["contestant", "cost"]].astype({"cost": float})
+    return rows
 
 
 def models_not_shown(contestants: Iterable[str], shown_contestants: Iterable[str]) -> list[Text]:

@@ -57,18 +57,13 @@ def _figure(task: str, preset: str, rows: pd.DataFrame, results: Results) -> Fig
     # The unlimited pool is drawn at four times the size of the largest limited pool.
     ticks = [*sizes, 4 * sizes[-1]] if has_unlimited and sizes else sizes or [1.0]
     drawn = rows.assign(pool=rows["pool"].clip(upper=ticks[-1]), value=rows["value"].clip(lower=_SMALLEST))
-    means = drawn.groupby(_KEYS, as_index=False)["value"].mean()
+    means = drawn.groupby(_KEYS, as_index=False).agg(value=("value", "mean"))
     all_looks = results.backbone_looks(rows["contestant"].unique())
-    means = means.assign(run=means["contestant"], series=means["contestant"], sparse=False)
     # Each point is a separate series, so that runs are drawn without lines.
     points = drawn.assign(series=[f"{run} {size}" for run, size in zip(drawn["run"], drawn["pool"], strict=True)])
-    data = pd.concat([means, points.assign(sparse=True)], ignore_index=True)
+    data = learning.means_and_points(means, points, all_looks)
     data = data.assign(
-        kind="backbone",
-        low=float("nan"),
-        high=float("nan"),
         label=data["run"],
-        width=[all_looks[name].width for name in data["contestant"]],
         panel=[_panel(name, shift) for name, shift in zip(data["metric"], data["shift"], strict=True)],
     )
     panels = [_panel(name, shift) for shift in _PROMPTS for name in sorted(rows["metric"].unique())]

@@ -12,6 +12,7 @@ from iclbench.core.metrics import metric
 from iclbench.report.blocks import Figure, Section
 from iclbench.report.data import Slice
 from iclbench.report.figures import curves, learning
+from iclbench.report.sections.pareto import STATE, cost_rows
 
 # The measures of the y axis: the first one with values is drawn.
 _MEASURES = ("accuracy", "score")
@@ -31,7 +32,7 @@ def section(task: Slice) -> Section | None:
 
 
 def state_points(task: Slice) -> pd.DataFrame:
-    """A row per run and shift, with the size of the run's state after the largest number of points.
+    """A row per run and shift, with the size of the run's state after `n_points` points (`pareto.STATE`).
 
     Only shifts that do not change the number of points, and on which backbones have a value, are included. The column
     `contestant` is the backbone, `variant` is the contestant with this size, and `state_bytes` is the size per episode.
@@ -42,32 +43,25 @@ def state_points(task: Slice) -> pd.DataFrame:
     rows = rows[is_summary & is_result & ~rows["shift"].isin(list(task.extrapolations)) & ~is_branch(rows)]
     measures = [name for name in _MEASURES if rows["metric"].eq(name).any()]
     rows = rows[rows["metric"].eq(measures[0] if measures else "")]
-    costs = task.costs
-    costs = costs[costs["phase"].eq("condition") & costs["metric"].eq("state_bytes")]
-    costs = costs[costs["n_points"].eq(costs["n_points"].max()).fillna(False)]
-    sizes = costs.drop_duplicates("run").set_index("run")["value"].astype(float)
-    points = rows.assign(
-        variant=rows["contestant"], contestant=rows["backbone"], state_bytes=rows["run"].map(sizes)
-    ).dropna(subset="state_bytes")
-    return points.astype({"value": float})[[*_KEYS, "metric", "run", "state_bytes", "value"]].reset_index(drop=True)
+    sizes = cost_rows(task.costs, STATE).drop_duplicates("run")[["run", "value", "n_points"]]
+    points = rows.assign(variant=rows["contestant"], contestant=rows["backbone"]).drop(
+        columns="n_points", errors="ignore"
+    )
+    points = points.merge(sizes.rename(columns={"value": "state_bytes"}), on="run")
+    columns = [*_KEYS, "metric", "run", "n_points", "state_bytes", "value"]
+    return points.astype({"state_bytes": float, "value": float})[columns]
 
 
 def _figure(task: Slice, points: pd.DataFrame) -> Figure:
     """A panel per shift: a line per backbone through the means over seeds, and a point per run."""
     looks = task.results.backbone_looks(points["contestant"].unique())
     means = points.groupby(_KEYS, as_index=False)[["state_bytes", "value"]].mean()
-    means = means.assign(run=means["contestant"], series=means["contestant"], sparse=False)
-    # Every point is a series of its own, so that runs have no lines.
-    data = pd.concat([means, points.assign(series=points["run"], sparse=True)], ignore_index=True)
+    data = learning.means_and_points(means, points.assign(series=points["run"]), looks)
     shifts = sorted(points["shift"].unique(), key=lambda shift: (shift != "none", shift))
     data = data.assign(
-        kind="backbone",
-        low=float("nan"),
-        high=float("nan"),
         label=[
             f"{name}, {integer(size)} bytes" for name, size in zip(data["variant"], data["state_bytes"], strict=True)
         ],
-        width=[looks[name].width for name in data["contestant"]],
         panel=data["shift"].replace("none", "training distribution"),
     )
     measure = metric(str(points["metric"].iloc[0]))
@@ -76,7 +70,7 @@ def _figure(task: Slice, points: pd.DataFrame) -> Figure:
     first, last = int(np.ceil(np.log2(low))), int(np.floor(np.log2(high)))
     ticks = tuple(2.0**power for power in range(first, last + 1, 1 + (last - first) // 8))
     axes = curves.Axes(
-        f"bytes of the state after {integer(_length(task))} {task.noun}",
+        f"bytes of the state after {integer(points['n_points'].max())} {task.noun}",
         measure.label,
         (low, high),
         curves.domain(data, measure),
@@ -99,9 +93,3 @@ def _figure(task: Slice, points: pd.DataFrame) -> Figure:
         "Lines: means over seeds of one model with several state sizes; points: runs.",
         alt=f"{measure.label} of {learning.name_list(looks)} against the size of the state",
     )
-
-
-def _length(task: Slice) -> int:
-    """The number of points after which the states were measured."""
-    costs = task.costs
-    return int(costs.loc[costs["metric"].eq("state_bytes"), "n_points"].max())
