@@ -26,12 +26,12 @@ from iclbench.config import codes
 from iclbench.config.cards import TrainSettings, card_names, read_similar_toml, read_toml
 from iclbench.config.rates import Rates
 from iclbench.config.resolution import RunConfig, differences, with_evaluation_of, without_codes, without_learned
-from iclbench.core import digests, locks
+from iclbench.core import digests
 from iclbench.core.errors import DataChangedError, IclbenchError, UnknownNameError, UsageError
 from iclbench.core.files import digest_path, remove_leftovers, write_text
 from iclbench.core.memory import EVALUATION_REMEDY, memory_advice
 from iclbench.core.settings import validate
-from iclbench.store import identity
+from iclbench.store import identity, locks
 from iclbench.store.rates import read_rates
 from iclbench.store.state import is_current, is_intact
 

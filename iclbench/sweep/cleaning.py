@@ -16,8 +16,8 @@ from pathlib import Path
 
 from iclbench import tables
 from iclbench.core.errors import UnknownNameError
-from iclbench.core.locks import is_alive
 from iclbench.store.inventory import read_rows
+from iclbench.store.locks import is_alive
 from iclbench.store.runs import Run, all_runs, check_name, write_errors
 from iclbench.tables.runs import trained_runs
 

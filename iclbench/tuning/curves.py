@@ -17,10 +17,10 @@ from iclbench import tables
 from iclbench.config.cards import load_task
 from iclbench.config.rates import RateTable, TunedSettings, Tuning, read_table, shipped_path
 from iclbench.config.resolution import RunConfig
-from iclbench.core import locks
 from iclbench.core.files import write_text
 from iclbench.core.formats import slug
 from iclbench.core.settings import validate
+from iclbench.store import locks
 from iclbench.store.rates import read_rates, results_path
 from iclbench.store.runs import write_errors
 from iclbench.tuning.trials import Trial

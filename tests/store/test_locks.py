@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from iclbench.core import locks
-from iclbench.core.locks import FolderLock, Lock, flock_reaches_all_machines, lock
+from iclbench.store import locks
+from iclbench.store.locks import FolderLock, Lock, flock_reaches_all_machines, lock
 
 MOUNTS = """\
 /dev/vda / ext4 rw 0 0
@@ -72,7 +72,7 @@ def test_a_lock_whose_file_is_deleted_is_lost(path: Path) -> None:
 def test_the_lock_of_a_dead_owner_can_be_acquired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ICLBENCH_LOCKS", "folders")
     code = (
-        "import os, sys, pathlib; from iclbench.core.locks import lock; lock(pathlib.Path(sys.argv[1])).acquire(False)"
+        "import os, sys, pathlib; from iclbench.store.locks import lock; lock(pathlib.Path(sys.argv[1])).acquire(False)"
     )
     subprocess.run([sys.executable, "-c", f"{code}; os._exit(0)", str(tmp_path / "lock")], check=True)
     assert (tmp_path / "lock.d" / "owner.json").is_file()
