@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from typing import Any
+from typing import Any, SupportsInt
 from zlib import crc32
 
 Number = float | int
@@ -87,7 +87,12 @@ def signed(value: Number) -> str:
     return ("+" if float(fixed(value)) > 0 else "") + fixed(value)
 
 
-def integer(value: Number) -> str:
+def integer(value: SupportsInt) -> str:
+    """Format a number without its decimals, with commas between thousands.
+
+    >>> integer(1234567.0)
+    '1,234,567'
+    """
     return f"{int(value):,}"
 
 
