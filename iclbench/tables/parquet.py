@@ -249,12 +249,13 @@ def _validated_rows(table: TableName, tables: list[pa.Table], counts: list[int])
 
 def files(table: TableName, results: Path) -> Iterator[Path]:
     """The parquet files of one table in a results folder and its subfolders, in a fixed order. Packed files are last,
-    so that unpacked rows replace packed rows with the same keys."""
+    so that unpacked rows replace packed rows with the same keys. A folder with the name of such a file is included,
+    because reading it reports the error."""
     ending = f"{table}.parquet"
     paths = [
         Path(folder, name)
-        for folder, _, names in os.walk(results)
-        for name in names
+        for folder, folders, names in os.walk(results)
+        for name in (*folders, *names)
         if name.endswith(ending) and not name.startswith(".")
     ]
     yield from sorted(paths, key=lambda path: (is_packed(path, results), path.parts))

@@ -164,16 +164,18 @@ def test_unreadable_files_are_skipped_with_a_warning_and_not_changed(
         (tmp_path / f"{name}.values.parquet").write_bytes(content)
     pq.write_table(pa.table({"x": [1]}), tmp_path / "foreign.values.parquet")
     tables.write("costs", [COST], tmp_path / "wrong.values.parquet", {})
+    (tmp_path / "folder.values.parquet").mkdir()
     skipped: list[TableError] = []
     with caplog.at_level(logging.WARNING, logger="iclbench"):
         rows = tables.read_all("values", tmp_path, skipped)
     pd.testing.assert_frame_equal(rows, tables.read("values", good))
-    assert len(skipped) == 5
-    for name in (*bad, "foreign", "wrong"):
+    assert len(skipped) == 6
+    for name in (*bad, "foreign", "wrong", "folder"):
         path = tmp_path / f"{name}.values.parquet"
         assert str(path) in caplog.text
         assert path.exists()
-        assert path.read_bytes() == bad.get(name, path.read_bytes())
+    for name, content in bad.items():
+        assert (tmp_path / f"{name}.values.parquet").read_bytes() == content
     assert all("\n" not in str(error) and error.code == "unreadable-file" for error in skipped)
 
 
