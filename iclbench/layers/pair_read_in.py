@@ -29,9 +29,11 @@ class PairReadIn(nn.Module):
         self.labels = None if shape.classes is None else label_embedding(shape.classes, width)
 
     def inputs(self, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N D"]:
+        """Return the tokens of the inputs."""
         return F.linear(x, self.linear.weight[:, : self.x_dim], self.linear.bias)
 
     def outputs(self, y: Tensor) -> Float[Tensor, "B N D"]:
+        """Return the tokens of the outputs: numbers `(B, N, Dy)`, labels `(B, N)` or events `(B, N, 3)`."""
         if self.labels is not None:
             return self.labels(y)
         if self.marks is not None:

@@ -24,8 +24,11 @@ class StreamReadIn(nn.Module, ABC):
 
 
 def linear_start(width: int) -> nn.Parameter:
-    """Create a start token, initialised like the bias of a PyTorch linear layer with two inputs, because event tokens
-    are a linear map of two inputs, the gap and its logarithm."""
+    """Create a start token, initialised like the bias of a PyTorch linear layer with two inputs.
+
+    Event tokens are a linear map of two inputs, the gap and its logarithm. Streams of vectors have the same start
+    token, whatever the dimension of the vectors.
+    """
     return nn.Parameter(torch.rand(width) * 2**0.5 - 2**-0.5)
 
 

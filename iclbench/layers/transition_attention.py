@@ -41,7 +41,7 @@ class Terms(TensorRecord):
     """The terms of the logits of T tokens.
 
     Attributes:
-        q, k, v: queries, divided by the square root of their width, keys and values.
+        q, k, v: queries (divided by the square root of their width), keys and values.
         g: log decays; None means no decay.
         w, beta: directions and factors of the transitions; None means that A is the identity.
     """

@@ -90,5 +90,5 @@ def mean_rows(
     ]
 
 
-def _nonfinite_reason(bad: int, tasks: int) -> str:
-    return f"the answer is not finite in {bad} of {tasks} tasks"
+def _nonfinite_reason(count: int, tasks: int) -> str:
+    return f"the answer is not finite in {count} of {tasks} tasks"

@@ -167,7 +167,7 @@ def probe_scores(hidden: Float[Tensor, "B D"], target: ProbeTarget, fit: int) ->
 def _tables(contestant: PredictorContestant, prompts: HiddenStateSet, columns: dict[str, object]) -> Tables:
     assert isinstance(contestant.predictor, LayeredBackbone)
     layers = hidden_states(contestant.predictor, prompts, contestant.device)
-    bad = [(~hidden.isfinite()).any(1) for hidden in layers]
+    nonfinite = [(~hidden.isfinite()).any(1) for hidden in layers]
     rows: Rows = []
     for name, target in prompts.targets.items():
         prefix = R_SQUARED_OF if target.values.is_floating_point() else ACCURACY_OF
@@ -175,9 +175,9 @@ def _tables(contestant: PredictorContestant, prompts: HiddenStateSet, columns: d
         if reason := _unprobed_reason(name, prompts):
             rows.append(shared | {"axis": None, "status": "skipped", "reason": reason})
             continue
-        for layer, (hidden, is_bad) in enumerate(zip(layers, bad, strict=True), 1):
-            if is_bad.any():
-                reason = f"the hidden state is not finite in {int(is_bad.sum())} of {len(is_bad)} episodes"
+        for layer, (hidden, is_nonfinite) in enumerate(zip(layers, nonfinite, strict=True), 1):
+            if is_nonfinite.any():
+                reason = f"the hidden state is not finite in {int(is_nonfinite.sum())} of {len(hidden)} episodes"
                 rows.append(shared | {"axis_value": float(layer), "status": "failed", "reason": reason})
             else:
                 scores = probe_scores(hidden, target, prompts.fit).unsqueeze(1)

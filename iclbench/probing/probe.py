@@ -97,7 +97,7 @@ def probe(
             **numbers,
         )
         for contestant, work in _cells(model, prompts):
-            yield cached_cell(context.results, contestant, prompts, _row(contestant, prompts), work)
+            yield cached_cell(context.results, contestant, prompts, _shared_columns(contestant, prompts), work)
 
 
 def reference_names(prompts: ProbeSet) -> list[str]:
@@ -122,7 +122,7 @@ def _layer_tables(model: PredictorContestant, prompts: ProbeSet) -> Tables:
     normaliser = prompts.family.normaliser
     probe = probe_layers(decoded, prompts.episodes.queries.y.double(), prompts.fit, normaliser)
     layers = [float(layer) for layer in range(1, len(decoded) + 1)]
-    shared = _row(model, prompts) | {"axis": "layer"}
+    shared = _shared_columns(model, prompts) | {"axis": "layer"}
     rows: Rows = []
     for metric, scores in (("squared_error", probe.error), ("squared_error_raw", probe.raw_error)):
         rows += rows_along_axis(shared | {"metric": metric, "normaliser": normaliser}, layers, scores, prompts.seed)
@@ -143,13 +143,13 @@ def _level_tables(reference: PredictorContestant, prompts: ProbeSet) -> Tables:
     answer = predictor.informed(episodes.truth).ask(episodes, "targets")
     errors = (answer.point() - episodes.queries.y)[:, prompts.fit :].double().square().sum(-1).mean(-1)
     normaliser = prompts.family.normaliser
-    shared = _row(reference, prompts) | {"metric": "squared_error", "normaliser": normaliser}
+    shared = _shared_columns(reference, prompts) | {"metric": "squared_error", "normaliser": normaliser}
     return {"values": mean_rows(shared, [{}], (errors / normaliser).unsqueeze(1), prompts.seed)}
 
 
 def _descent_tables(descent: Descent, prompts: ProbeSet) -> Tables:
     normaliser = prompts.family.normaliser
-    shared = _row(descent.contestant, prompts) | {"normaliser": normaliser, "metric": "squared_error"}
+    shared = _shared_columns(descent.contestant, prompts) | {"normaliser": normaliser, "metric": "squared_error"}
     rows: Rows = []
     gamma = 0.0
     if descent.step_size is not None:
@@ -172,5 +172,5 @@ def _descent_tables(descent: Descent, prompts: ProbeSet) -> Tables:
     return {"values": rows}
 
 
-def _row(contestant: PredictorContestant, prompts: ProbeSet) -> dict[str, object]:
+def _shared_columns(contestant: PredictorContestant, prompts: ProbeSet) -> dict[str, object]:
     return cells.shared_columns(contestant, prompts, LAYER_EVALUATOR) | {"n_context": prompts.context}

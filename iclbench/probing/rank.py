@@ -141,7 +141,7 @@ def probe_rank(
         references = [] if categorical else contestants.baselines(prompts, ["least-squares", *task.oracles])
         for contestant in [model, *references]:
             work = partial(_rank_tables, contestant, prompts)
-            yield cached_cell(context.results, contestant, prompts, _row(contestant, prompts), work)
+            yield cached_cell(context.results, contestant, prompts, _shared_columns(contestant, prompts), work)
 
 
 def prediction_matrix(predictor: Predictor, contexts: Episodes, x_query: Float[Tensor, "Q Dx"]) -> Float[Tensor, "C _"]:
@@ -190,9 +190,9 @@ def _rank_tables(contestant: PredictorContestant, prompts: RankSet) -> Tables:
     with torch.inference_mode():
         matrix = torch.cat([prediction_matrix(contestant.predictor, block, x_query) for block in blocks])
     if not matrix.isfinite().all():
-        bad = int((~matrix.isfinite()).any(1).sum())
-        raise NonFiniteError(f"the predictions after {bad} of {len(matrix)} contexts are not finite")
-    shared = _row(contestant, prompts) | {"normaliser": 1.0}
+        count = int((~matrix.isfinite()).any(1).sum())
+        raise NonFiniteError(f"the predictions after {count} of {len(matrix)} contexts are not finite")
+    shared = _shared_columns(contestant, prompts) | {"normaliser": 1.0}
     rows: Rows = []
     for count in numbers_of_contexts(prompts.contexts):
         count_columns = shared | {"axis": "contexts", "axis_value": float(count), "n_episodes": count}
@@ -208,5 +208,5 @@ def _rank_tables(contestant: PredictorContestant, prompts: RankSet) -> Tables:
     return {"values": rows}
 
 
-def _row(contestant: PredictorContestant, prompts: RankSet) -> dict[str, object]:
+def _shared_columns(contestant: PredictorContestant, prompts: RankSet) -> dict[str, object]:
     return cells.shared_columns(contestant, prompts, EVALUATOR) | {"n_context": prompts.context}

@@ -156,8 +156,8 @@ def _score_tables(
 ) -> Tables:
     representation, true = represent(prompts.inputs), _features(prompts, prompts.inputs)
     if not representation.isfinite().all():
-        bad = int((~representation.isfinite()).any(1).sum())
-        raise NonFiniteError(f"the representation of {bad} of {len(representation)} inputs is not finite")
+        count = int((~representation.isfinite()).any(1).sum())
+        raise NonFiniteError(f"the representation of {count} of {len(representation)} inputs is not finite")
     h = linear_map(representation[:N_INPUTS], true[:N_INPUTS])
     fitted, held_out = (representation[N_INPUTS:] @ h).numpy(), true[N_INPUTS:].numpy()
     shared = cells.shared_columns(contestant, prompts, EVALUATOR) | {

@@ -37,8 +37,8 @@ def fit_ridge(x: Float[Tensor, "N D"], y: Num[Tensor, "N K"]) -> LinearMap:
     penalties = PENALTIES * squares.mean().clamp_min(torch.finfo(torch.float64).tiny)
     shrinkage = squares / (squares + penalties.unsqueeze(1))
     # The part of y outside the span of x, and the part within it that the penalty removes.
-    outside = ((y - intercept).square().sum() - projected.square().sum()).clamp_min(0)
-    residual = outside + (1 - shrinkage).square() @ projected.square().sum(1)
-    freedom = (len(x) - 1 - shrinkage.sum(1)).clamp_min(1e-9)
-    penalty = penalties[(residual / freedom.square()).argmin()]
+    outside_squares = ((y - intercept).square().sum() - projected.square().sum()).clamp_min(0)
+    residual = outside_squares + (1 - shrinkage).square() @ projected.square().sum(1)
+    degrees_of_freedom = (len(x) - 1 - shrinkage.sum(1)).clamp_min(1e-9)
+    penalty = penalties[(residual / degrees_of_freedom.square()).argmin()]
     return LinearMap(centre, vt.T @ ((s / (squares + penalty)).unsqueeze(1) * projected), intercept)

@@ -65,6 +65,7 @@ class LineFormat:
 
     @classmethod
     def of(cls, shape: TaskShape, largest_value: float) -> LineFormat:
+        """Create the format of a task's points, except for events (`EventFormat.of_events`)."""
         outputs = (label_column(shape),) if shape.classes is not None else _numbered("y", shape.y_dim)
         return cls(_numbered("x", shape.x_dim), outputs, shape.classes, largest_value)
 

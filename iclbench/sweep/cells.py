@@ -3,9 +3,9 @@
 The table rows that a cell writes depend only on its frozen configuration.
 
 The hash of a cell covers all inputs of its rows: the run's name, the configuration of the training run, the evaluated
-task, the options of the cell, and the code of samplers and estimators. It does not cover notes on cards, file names or
-the order of a grid. For data sets, the hash covers the paths of the files but not their content, so that a grid can be
-planned without the files. A sweep refuses runs whose data have changed (`iclbench.sweep.outlook.check_data`).
+task, the options of the cell, and the code of samplers and estimators. It does not cover notes on cards or the order
+of a grid. For data sets, the hash covers the paths of the files but not their content, so that a grid can be planned
+without the files. A sweep refuses runs whose data have changed (`iclbench.sweep.outlook.check_data`).
 """
 
 from __future__ import annotations

@@ -124,10 +124,10 @@ def _refuse_loss(cells: Sequence[GridCell], store: CellStore, out: Path) -> None
     if not path.is_file():
         return
     rows = tables.read("cells", path)
-    retained = {cell.hash for cell in cells if store.state(cell) in ("done", "diverged")}
-    lost_rows = rows[rows["status"].isin(["done", "diverged"]) & ~rows["cell"].isin(list(retained))]
+    retained_cells = {cell.hash for cell in cells if store.state(cell) in ("done", "diverged")}
+    lost_rows = rows[rows["status"].isin(["done", "diverged"]) & ~rows["cell"].isin(list(retained_cells))]
     summaries = [cell for cell in cells if cell.is_summary]
-    if any(cell.hash in retained for cell in summaries):
+    if any(cell.hash in retained_cells for cell in summaries):
         # A finished summary replaces the packed one, so it is not lost.
         lost_rows = lost_rows[lost_rows["run"].ne(SUMMARY)]
     elif summaries and len(lost_rows) and lost_rows["run"].eq(SUMMARY).all():

@@ -230,11 +230,13 @@ def share_of_interval(stored: pd.DataFrame, computed: pd.DataFrame, has_interval
     if not np.array_equal(np.isfinite(old), np.isfinite(new)):
         return None
     distance = np.nan_to_num(np.abs(new - old)).max(1)
-    half = (old[:, 2] - old[:, 1]) / 2
+    half_widths = (old[:, 2] - old[:, 1]) / 2
     if not has_intervals or not distance.any():
         return 0.0
-    is_moved = distance > 0
-    return float((distance[is_moved] / half[is_moved]).max()) if (half[is_moved] > 0).all() else None
+    is_changed = distance > 0
+    return (
+        float((distance[is_changed] / half_widths[is_changed]).max()) if (half_widths[is_changed] > 0).all() else None
+    )
 
 
 def _row_name(keys: Sequence[str], values: Sequence[object]) -> str:

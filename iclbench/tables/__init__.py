@@ -1,14 +1,14 @@
 """Result tables: their schemas and their parquet files.
 
-There are seven tidy tables, with one row per measured value:
+There are seven tidy tables. A row is one measured value, except in `answers`, `cells` and `trials`:
 
 - `values`: scores, reproducible byte for byte.
 - `costs`: measurements on a machine, such as seconds and bytes.
 - `errors`: scores of single episodes, for paired tests of differences.
 - `examples`: a few episodes and their predictions, for figures.
-- `answers`: questions to a language model and its answers.
-- `cells`: the state of every cell of a sweep, with its duration and its machine.
-- `trials`: settings that `iclbench tune` tried.
+- `answers`: questions to a language model and its answers, one row per question.
+- `cells`: the outcome of every cell of a sweep, with its duration and its machine.
+- `trials`: settings that `iclbench tune` tried, with their scores, one row per training run.
 
 This package does not import torch. The files contain no time stamps.
 """

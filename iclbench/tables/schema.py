@@ -1,6 +1,6 @@
 """Schemas of the result tables: their columns with types and meanings, and the validation of rows.
 
-A table has one row per measured value.
+A row is one measured value or, in the tables `answers`, `cells` and `trials`, one answer, cell or trial.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "status": (
         "string",
         False,
-        "ok, failed, or skipped (more examples than the contestant supports, or a score that is not defined)",
+        "ok, failed, or skipped (more examples than the contestant supports, a target of a probe that is not defined "
+        "or does not vary, or a score that is not defined)",
     ),
     "reason": (
         "string",
@@ -163,7 +164,7 @@ COSTS: dict[str, tuple[str, bool, str]] = {
     ),
     "n_points": ("Int64", True, "number of processed points; for query and update, points in the state"),
     "n_at_once": ("Int64", True, "number of queries in a forward pass, or of points in an update; missing: one"),
-    "metric": ("string", False, "seconds, bytes, parameters, flops, state_bytes, steps"),
+    "metric": ("string", False, "seconds, bytes, parameters, encoder_parameters, flops, state_bytes, steps"),
     "value": ("Float64", False, "the measurement"),
     "device": ("string", False, "cpu or the name of the accelerator"),
     "threads": ("Int64", False, "torch threads"),

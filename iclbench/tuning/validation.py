@@ -51,8 +51,8 @@ class ValidationSet(PromptSet):
 class Objective:
     """The quality of a training run as one number.
 
-    - Question `next`: the area under the learning curve of the normalised squared error, or of the negative
-      log-likelihood for events.
+    - Question `next`: the area under the learning curve of the normalised squared error, of the negative log-likelihood
+      for events, or of the cross-entropy for tokens.
     - A family with its own tests: the mean accuracy over its main tests.
     - Question `targets` for other families: the log-likelihood if the head predicts distributions, otherwise the
       squared error or the accuracy, with all related datasets.

@@ -29,8 +29,8 @@ class Hyena(Mixer):
     1 cycles over the longest sequence. It has three hidden layers of `filter_order` units (default 64) with the
     activation sin(w .), where w is learned for each unit and initialised with 10. Features and w are those of the
     released associative-recall experiments. Over the channels, delta goes from log(0.01) / 1.5 to log(0.01) / 0.3. The
-    filter is as long as the longest sequence of pairs. Events have one token instead of two, so their sequences use
-    only the first half of the filter.
+    filter is as long as the longest sequence of pairs. An element of a stream has one token instead of two, so streams
+    use only the first half of the filter.
 
     With F units, the mixer has 4 D² + (F + 17) D + 2 F² + 9 F parameters. The last two terms belong to the filter
     network and do not depend on D; in a small model with F = 64, they are the largest terms. Linear layers use

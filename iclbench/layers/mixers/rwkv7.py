@@ -29,10 +29,10 @@ class RWKV7(LinearMixer):
     from x + mu (x_before - x), where x_before is the previous token and mu is learned per channel. The setting `conv`
     replaces x_before by the output of a convolution (with `conv=0`, by x itself). Later layers interpolate between
     their values and those of the first layer. Initial values are as published, except that a model with one layer does
-    not divide by 0. The published ranks are at least 32, which amounts to 4 D² parameters at width 64. Here, the ranks
-    are 1.8 sqrt(D), 1.8 sqrt(D), 1.3 sqrt(D) and 0.6 D^0.8, rounded up, or all are equal to the setting `rank`. The
-    channel MLP is relu², without the published token shift, and has PyTorch's initialisation instead of an orthogonal
-    input layer and an output layer of zeros.
+    not divide by 0. The published ranks are at least 32; with them, the low-rank maps of a model of width 64 would have
+    4 D² parameters. Here, the ranks are 1.8 sqrt(D), 1.8 sqrt(D), 1.3 sqrt(D) and 0.6 D^0.8, rounded up, or all are
+    equal to the setting `rank`. The channel MLP is relu², without the published token shift, and has PyTorch's
+    initialisation instead of an orthogonal input layer and an output layer of zeros.
     """
 
     uses = frozenset({"heads", "conv", "rank"})

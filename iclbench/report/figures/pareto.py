@@ -64,7 +64,10 @@ def label_sides(points: pd.DataFrame) -> pd.Series:
             is_inside = left >= -_MARGIN and right <= 1 + _MARGIN
             # A name that covers another point would look like the name of that point.
             covers = others & (left < x) & (x < right) & (low - _LINE < y) & (y < high + _LINE)
-            overlaps = any(left < r and a < right and low < h and b < high for a, r, b, h in placed_boxes)
+            overlaps = any(
+                left < other_right and other_left < right and low < other_high and other_low < high
+                for other_left, other_right, other_low, other_high in placed_boxes
+            )
             if is_inside and not covers.any() and not overlaps:
                 sides[n] = side
                 placed_boxes.append((left, right, low, high))

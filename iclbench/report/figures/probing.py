@@ -44,7 +44,7 @@ def score_figure(task: Slice, shift: str, rows: pd.DataFrame, name: str) -> Figu
         part_names(shift, name, "error" if metric(name).lower_is_better else "score"),
         f"{_short_label(name)} by layer",
         name,
-        f"{_measured(name)}{steps} with {n} {task.noun} in context.{levels}",
+        f"{_caption_start(name)}{steps} with {n} {task.noun} in context.{levels}",
     )
 
 
@@ -69,7 +69,7 @@ def context_figure(task: Slice, shift: str, rows: pd.DataFrame, name: str) -> Fi
         part_names(shift, name, "contexts"),
         f"{_short_label(name)} by layer and number of {task.noun}",
         name,
-        f"{_measured(name)}, one panel per run, one line per number of {task.noun} in context.",
+        f"{_caption_start(name)}, one panel per run, one line per number of {task.noun} in context.",
         panels=sorted(str(run) for run in data["run"].unique()),
     )
 
@@ -94,8 +94,8 @@ def fit_figure(task: Slice, shift: str, rows: pd.DataFrame, name: str) -> Figure
         slug("probe", shift, name),
         f"{name} by layer",
         name,
-        f"The {name} that fits the decoded output of each layer to the labels, with {n} examples in context, mean over "
-        f"tasks. Calibrated models end at {'1' if name == 'scale' else '0'}.",
+        f"The {name} that fits the decoded output of each layer to the true outputs, with {n} examples in context, "
+        f"mean over tasks. Calibrated models end at {'1' if name == 'scale' else '0'}.",
         band_caption=" Bands: one standard deviation over {tasks} tasks",
         domain=(low - margin, high + margin),
         band="mean ± std",
@@ -147,7 +147,7 @@ def _short_label(name: str) -> str:
     return "error" if name == "squared_error" else metric(name).label
 
 
-def _measured(name: str) -> str:
+def _caption_start(name: str) -> str:
     """The beginning of a caption."""
     if name == "squared_error":
         return "Normalised squared error of the decoded output of each layer"

@@ -39,8 +39,8 @@ def _by_run(task: str, preset: str, rows: pd.DataFrame) -> Table:
     return Table(
         name=f"{slug(task, preset)}-costs-by-run",
         title=f"{task} · {preset}: costs by run",
-        caption="Cost per batch of a training step, and cost per episode of conditioning on n points, of one query, "
-        f"and of an update with one point. {_MACHINE_NOTE}",
+        caption="Cost of a training step (per batch), and cost of conditioning on n points, of one query and of an "
+        f"update with one point (per episode). {_MACHINE_NOTE}",
         frame=frame,
         columns=(*COLUMNS, *_MACHINE_COLUMNS),
         group="run",

@@ -41,7 +41,7 @@ def failure_table(results: Results) -> Table | None:
     )
     caption = (
         "Evaluations that lack results, completely or at some sizes, with the reason. Skipped: more examples than the "
-        "model supports."
+        "model supports, or a target of a probe that is not defined or does not vary."
     )
     return Table("failed", "Failed or skipped", caption, frame, tuple(Column(c, c) for c in keys))
 

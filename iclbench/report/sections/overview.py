@@ -15,13 +15,12 @@ from iclbench.tables.evaluators import DIAGNOSTICS, MAIN_ACCURACY
 _KIND_ORDER = {"backbone": 0, "oracle": 1, "baseline": 2}
 _LIKELIHOOD = (
     "Log-likelihood: the log-density of a target under the predicted distribution, in nats, mean over targets; higher "
-    "is better. "
-    "Gap: the oracle's log-likelihood minus the model's; lower is better."
+    "is better. Gap: the oracle's log-likelihood minus the model's; lower is better."
 )
 _SCORE = (
     "Score: (error − zero) / (best − zero) on areas under the learning curve, where best is the oracle or, without "
     "one, the best baseline at each context size. 0 is as good as always predicting zero (events: a Poisson process; "
-    "images: the mean training image), 1 as good as the best."
+    "tokens: equal probabilities; images: the mean training image), 1 as good as the best."
 )
 _ACCURACY = (
     "Accuracy: the share of queries for which the most probable of the allowed labels is correct (ICL: the two labels "

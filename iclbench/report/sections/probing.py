@@ -83,13 +83,13 @@ def _table(task: Slice, shift: str, rows: pd.DataFrame, measure: Metric) -> Tabl
         Column("gamma", "gamma", number, numeric=True),
     )
     label = measure.label[0].upper() + measure.label[1:]
-    is_raw = frame["raw"].notna().any()
-    details = "; raw: without scale and shift" if is_raw else ""
+    has_raw_errors = frame["raw"].notna().any()
+    details = "; raw: without scale and shift" if has_raw_errors else ""
     return Table(
         name=f"{task.id}-{probing.part_names(shift, measure.name)}",
         title="Numbers behind the figures" + ("" if shift == "none" else f" (shift {shift})"),
         caption=f"{label} after the last layer or step (with 95 % intervals over tasks{details}), the {best} and its "
-        "layer or step" + (", and the fitted parameters." if is_raw else "."),
+        "layer or step" + (", and the fitted parameters." if has_raw_errors else "."),
         frame=frame,
         columns=tuple(column for column in columns if frame[column.key].notna().any()),
         group="n_context",

@@ -40,9 +40,9 @@ def section(task: Slice) -> Section | None:
         columns=_columns(frame),
         notes=_sources(frame),
     )
-    measured = (table,) if len(frame) else ()
-    missing = _missing_texts([numbers.assign(task=task.task)])
-    return Section(f"{task.id}-published", "Published results", (*measured, *missing), rules=("Published results",))
+    tables = (table,) if len(frame) else ()
+    texts = _missing_texts([numbers.assign(task=task.task)])
+    return Section(f"{task.id}-published", "Published results", (*tables, *texts), rules=("Published results",))
 
 
 def all_tasks(results: Results) -> Section | None:
@@ -75,8 +75,8 @@ def _missing_texts(frames: Sequence[pd.DataFrame]) -> tuple[Text, ...]:
     """A text with a line per paper on its numbers without a match in any frame; empty if all numbers have a match."""
     rows = pd.concat(frames, ignore_index=True).assign(paper=lambda all_rows: all_rows["reason"].map(paper))
     keys = ["paper", "task", "published_preset", "published_run", *_KEYS]
-    measured = rows.groupby(keys, dropna=False, sort=False)["ours"].count().reset_index()
-    missing = measured[measured["ours"].eq(0)]
+    counts = rows.groupby(keys, dropna=False, sort=False)["ours"].count().reset_index()
+    missing = counts[counts["ours"].eq(0)]
     items = []
     for name, numbers in missing.groupby("paper", sort=False):
         models, tasks = (", ".join(sorted(set(numbers[column].astype(str)))) for column in ("contestant", "task"))

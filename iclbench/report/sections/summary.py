@@ -146,7 +146,7 @@ def _sentence(contest: Contest, first: str, second: str, roles: tuple[str, str],
 def missing_sentences(results: Results) -> Iterator[str]:
     """Lines that count failed, skipped and missing results, one per reason."""
     failures = missing.failure_table(results)
-    for status, phrase in {"failed": "failed", "skipped": "with more examples than the model supports"}.items():
+    for status, phrase in {"failed": "failed", "skipped": "skipped"}.items():
         if failures is not None and (count := int(failures.frame["status"].eq(status).sum())):
             yield f"{plural(count, 'evaluation')} {phrase}."
     counts = results.cells["status"].value_counts()

@@ -32,12 +32,12 @@ def section(task: Slice) -> Section | None:
     if not rows["metric"].isin(_METRICS).any():
         return None
     has_areas = task.summaries["metric"].eq("auc") & task.summaries["shift"].eq("none")
-    paper = () if has_areas.any() else paper_tables(task)  # the leaderboard by area includes them
+    tables_for_paper = () if has_areas.any() else paper_tables(task)  # the leaderboard by area includes them
     notes = (*_no_likelihood_text(rows), *remarks(task, "targets"))
     return Section(
         f"{task.id}-targets",
         "Leaderboard",
-        (leaderboard_table(task, rows), *paper, *notes),
+        (leaderboard_table(task, rows), *tables_for_paper, *notes),
         rules=("Calibration", "Intervals", "Behind", "Rank in a leaderboard"),
     )
 
