@@ -425,6 +425,7 @@ FAMILIES = Registry(
             "iclbench.families.streams.state_tracking:StateTracking",
             "running products of permutations, one per token",
             without_inputs=True,
+            points="elements",
         ),
     },
     "iclbench.families.base:Family",

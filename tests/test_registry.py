@@ -11,7 +11,7 @@ from iclbench import registry
 from iclbench.config.resolution import backbone_class
 from iclbench.core.errors import UnknownNameError
 from iclbench.core.formats import canonical
-from iclbench.registry import BACKBONES, FAMILIES, Entry, Registry
+from iclbench.registry import BACKBONES, FAMILIES, Entry, Registry, noun_of_points
 from tests.refusals import refused
 
 
@@ -127,3 +127,9 @@ def test_a_plugin_that_registers_a_builtin_class_does_not_change_its_entry(plugi
     """Hashes use the code version of the built-in entry."""
     families = plugins(linear="iclbench.families.linear:Linear", other="iclbench.families.linear:SparseLinear")
     assert families.entry("linear").package == "iclbench" and list(families.builtin_entries) == ["linear"]
+
+
+def test_all_streams_have_elements_as_points() -> None:
+    streams = [name for name, entry in FAMILIES.builtin_entries.items() if entry.without_inputs]
+    assert "state-tracking" in streams
+    assert {noun_of_points(name) for name in streams} == {"elements"}

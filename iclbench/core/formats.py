@@ -82,6 +82,14 @@ def fixed(value: Number, decimals: int = 3) -> str:
     return f"{round(float(value), decimals) + 0.0:.{decimals}f}"
 
 
+def one_decimal(value: Number) -> str:
+    return fixed(value, 1)
+
+
+def two_decimals(value: Number) -> str:
+    return fixed(value, 2)
+
+
 def signed(value: Number) -> str:
     """Format a number with three decimals and its sign, such as '+0.123'."""
     return ("+" if float(fixed(value)) > 0 else "") + fixed(value)

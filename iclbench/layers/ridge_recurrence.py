@@ -144,7 +144,8 @@ class _TokenFactors:
 
 
 def _span(terms: Terms, start: int, tokens: int) -> Terms:
-    return Terms(**{name: t[:, :, start : start + tokens] for name, t in terms.tensors().items()})
+    """Return the terms of some tokens."""
+    return terms.map(lambda tensor: tensor[:, :, start : start + tokens])
 
 
 def _states(terms: Terms, state: Float[Tensor, "B H K K"]) -> Float[Tensor, "B H C K K"]:

@@ -215,4 +215,5 @@ def _average_with_self(
 
 
 def _span(terms: Terms, start: int, tokens: int) -> Terms:
-    return Terms(**{name: t[:, :, start : start + tokens] for name, t in terms.tensors().items()})
+    """Return the terms of some tokens."""
+    return terms.map(lambda tensor: tensor[:, :, start : start + tokens])

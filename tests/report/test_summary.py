@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from iclbench import tables
 from iclbench.core.formats import fixed
 from iclbench.report.blocks import Figure, FirstScreen
 from iclbench.report.data import Results
@@ -123,3 +124,10 @@ def test_models_without_a_row_of_most_models_are_not_in_the_front_panel(
     data = heat_map_data(results)
     assert set(data.loc[data["panel"].eq("models on some tasks"), "contestant"]) >= {"mamba", "s4d"}
     assert not data["label"].eq("?").any()
+
+
+@pytest.mark.parametrize("metric", ["squared_error", "log_likelihood", "nll", "cross_entropy"])
+def test_a_backbone_without_a_score_lacks_a_summary(metric: str) -> None:
+    row = {"prompt_set": "p", "shift": "none", "evaluator": "next", "metric": metric, "kind": "backbone"}
+    rows = tables.frame("values", []).reindex(range(1)).assign(status="ok", contestant="gpt2", run="gpt2-s0", **row)
+    assert missing._missing_summaries(rows) == [("gpt2", "gpt2-s0")]

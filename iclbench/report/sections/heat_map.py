@@ -11,7 +11,7 @@ from iclbench.analysis import normalised, slices
 from iclbench.analysis.normalised import Contest
 from iclbench.analysis.pairs import mean_ranks
 from iclbench.analysis.separation import MIN_RATIO
-from iclbench.core.formats import fixed, integer, plural, slug
+from iclbench.core.formats import fixed, integer, one_decimal, plural, slug, two_decimals
 from iclbench.core.metrics import BASELINES_GIVEN_TRUTH, GUESSING_BASELINES, metric
 from iclbench.registry import needs_missing_inputs
 from iclbench.report.blocks import Block, Column, Section, Table, Text
@@ -306,7 +306,7 @@ def _score_table(
     frame = frame.assign(one=[c.reference for c in contests], metric=[metric(c.metric).label for c in contests])
     if (best := scores[scores["contestant"] == BEST_BASELINE]).size:
         frame = frame.merge(best[["row", "reason"]].rename(columns={"reason": "best"}), "left", "row")
-    columns = [Column("row", "family"), *(Column(n, n, _two_decimals, numeric=True, shade=shade) for n in names)]
+    columns = [Column("row", "family"), *(Column(n, n, two_decimals, numeric=True, shade=shade) for n in names)]
     columns += [Column("best", "name of the best baseline")] if "best" in frame else []
     return Table(
         name=f"{name}-numbers",
@@ -346,9 +346,9 @@ def _separation_table(contests: Sequence[Contest], name: str) -> Table | None:
         columns=(
             Column("row", "family"),
             Column("contestants", "models", integer, numeric=True),
-            Column("gap", "gap between quartiles", _three_decimals, numeric=True),
-            Column("sd", "sd over seeds", _three_decimals, numeric=True),
-            Column("ratio", "gap / sd", _one_decimal, numeric=True),
+            Column("gap", "gap between quartiles", fixed, numeric=True),
+            Column("sd", "sd over seeds", fixed, numeric=True),
+            Column("ratio", "gap / sd", one_decimal, numeric=True),
             Column("separates", "separates"),
             Column("significant", "significant pairs", numeric=True),
         ),
@@ -377,20 +377,8 @@ def _related_table(contests: Sequence[Contest], name: str) -> Table | None:
             Column("contestant", "contestant"),
             Column("row", "family"),
             Column("kind", "kind"),
-            *(Column(f"n{n}", f"{integer(n)} related", _three_decimals, numeric=True) for n in counts),
-            Column("adds", "gain", _three_decimals, numeric=True),
+            *(Column(f"n{n}", f"{integer(n)} related", fixed, numeric=True) for n in counts),
+            Column("adds", "gain", fixed, numeric=True),
         ),
         group="row",
     )
-
-
-def _one_decimal(ratio: float) -> str:
-    return fixed(ratio, 1)
-
-
-def _two_decimals(score: float) -> str:
-    return fixed(score, 2)
-
-
-def _three_decimals(score: float) -> str:
-    return fixed(score, 3)

@@ -12,7 +12,7 @@ from iclbench.report.data import Results, Slice
 from iclbench.tables.evaluators import DIAGNOSTICS, POOL
 
 # Metrics from which scores for the questions `next` and `targets` are computed.
-_SCORED_METRICS = ("squared_error", "log_likelihood", "nll")
+_SCORED_METRICS = ("squared_error", "log_likelihood", "nll", "cross_entropy")
 _UNREADABLE = "Files that could not be read as tables (they were not changed):"
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from iclbench.analysis import normalised, over_training
 from iclbench.analysis.normalised import Contest
-from iclbench.core.formats import fixed, flops, integer, slug
+from iclbench.core.formats import flops, integer, one_decimal, slug, two_decimals
 from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.figures import curves, learning
@@ -123,7 +123,7 @@ def _step_table(by_contest: dict[str, pd.DataFrame], shares: Sequence[float], na
         frame[f"score{i}"], frame[f"rank{i}"] = frame["contestant"].map(at_share), frame["contestant"].map(ranks)
         label = _share_title(share)
         columns += [
-            Column(f"score{i}", f"score, {label}", _two_decimals, numeric=True),
+            Column(f"score{i}", f"score, {label}", two_decimals, numeric=True),
             Column(f"rank{i}", f"rank, {label}", integer, numeric=True),
         ]
     return Table(
@@ -154,7 +154,7 @@ def _stability_table(
         rows.append(row)
     columns = [Column("row", "family"), Column("contestants", "models", integer, numeric=True)]
     columns += [
-        Column(f"tau{i}", f"after {_share_title(s)}", _two_decimals, numeric=True) for i, s in enumerate(shares[:-1])
+        Column(f"tau{i}", f"after {_share_title(s)}", two_decimals, numeric=True) for i, s in enumerate(shares[:-1])
     ]
     return Table(
         name=f"{name}-stability",
@@ -162,7 +162,7 @@ def _stability_table(
         caption="Kendall's tau between the order of models after a share of the steps and the final order (1: the same "
         "order), and between the final orders of two seeds.",
         frame=pd.DataFrame(rows),
-        columns=(*columns, Column("seeds", "between seeds", _two_decimals, numeric=True)),
+        columns=(*columns, Column("seeds", "between seeds", two_decimals, numeric=True)),
     )
 
 
@@ -201,10 +201,10 @@ def _compute_table(by_contest: dict[str, pd.DataFrame], name: str, preset: str) 
             Column("contestant", "model"),
             Column("row", "family"),
             Column("flops", "FLOPs", flops, numeric=True),
-            Column("times", "times", _one_decimal, numeric=True),
-            Column("steps_score", "score, equal steps", _two_decimals, numeric=True),
+            Column("times", "times", one_decimal, numeric=True),
+            Column("steps_score", "score, equal steps", two_decimals, numeric=True),
             Column("steps_rank", "rank", integer, numeric=True),
-            Column("compute_score", "score, equal FLOPs", _two_decimals, numeric=True),
+            Column("compute_score", "score, equal FLOPs", two_decimals, numeric=True),
             Column("compute_rank", "rank", integer, numeric=True),
         ),
         group="row",
@@ -230,11 +230,3 @@ def _rows_title(by_contest: dict[str, pd.DataFrame]) -> str:
 
 def _share_title(share: float) -> str:
     return "all steps" if share == 1 else f"{integer(round(100 * share))} % of the steps"
-
-
-def _two_decimals(value: float) -> str:
-    return fixed(value, 2)
-
-
-def _one_decimal(value: float) -> str:
-    return fixed(value, 1)

@@ -10,7 +10,7 @@ import pandas as pd
 from iclbench.analysis import normalised
 from iclbench.analysis.normalised import Contest
 from iclbench.analysis.ranking import can_differ, ranking, smallest_p, unranked_backbones
-from iclbench.core.formats import fixed, integer, number, plural, signed, slug
+from iclbench.core.formats import fixed, integer, number, plural, signed, slug, two_decimals
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
 
@@ -50,7 +50,7 @@ def _preset_blocks(preset: str, contests: Sequence[Contest]) -> list[Block]:
             columns=(
                 Column("contestant", "model"),
                 Column("rank", "rank", numeric=True),
-                Column("mean_rank", "mean rank", _two_decimals, numeric=True),
+                Column("mean_rank", "mean rank", two_decimals, numeric=True),
                 Column("mean_score", "mean score", fixed, numeric=True),
                 Column("behind", "difference from the row above", signed, numeric=True),
                 Column("p", "p (Holm)", number, numeric=True),
@@ -85,7 +85,7 @@ def _unranked_table(frame: pd.DataFrame, name: str, preset: str) -> Table:
             Column("contestant", "model"),
             Column("tasks", "shared tasks", integer, numeric=True),
             Column("place", "place", numeric=True),
-            Column("mean_rank", "mean rank", _two_decimals, numeric=True),
+            Column("mean_rank", "mean rank", two_decimals, numeric=True),
             Column("mean_score", "mean score", fixed, numeric=True),
             Column("neighbour", "neighbour"),
             Column("behind", "difference from the neighbour", signed, numeric=True),
@@ -118,7 +118,3 @@ def _neighbour_table(contests: Sequence[Contest], order: Sequence[str], name: st
         ),
         folded=True,
     )
-
-
-def _two_decimals(value: float) -> str:
-    return fixed(value, 2)
