@@ -74,7 +74,7 @@ def restore_ctrl_c() -> None:
 
 
 def increase_code_version(monkeypatch: pytest.MonkeyPatch, registry: Registry, name: str, code: str = "code") -> None:
-    """Increase the code version of a registered class by 1."""
+    """Increase a version of a registered class by 1. `code` is the name of the version in `Entry`."""
     entry = registry.entry(name)
     monkeypatch.setitem(registry.entries, name, replace(entry, **{code: getattr(entry, code) + 1}))
 

@@ -15,11 +15,11 @@ FAILED = {"status": "failed", "reason": "r"}
 
 def row(run: str, value: float | None, step: int | None = None, **columns: object) -> dict[str, object]:
     """The accuracy of a run, after training or at a training step, with the interval ±0.1."""
-    measured: dict[str, object] = {"run": run, "contestant": run.removesuffix("-s0").removesuffix("-s1")}
+    run_columns: dict[str, object] = {"run": run, "contestant": run.removesuffix("-s0").removesuffix("-s1")}
     if value is not None:
-        measured |= {"value": value, "low": value - 0.1, "high": value + 0.1}
-    in_training = {} if step is None else {"axis": "train_step", "axis_value": step}
-    return SHARED | measured | {"prompt_set": "p" if step is None else "q"} | in_training | columns
+        run_columns |= {"value": value, "low": value - 0.1, "high": value + 0.1}
+    training_columns = {} if step is None else {"axis": "train_step", "axis_value": step}
+    return SHARED | run_columns | {"prompt_set": "p" if step is None else "q"} | training_columns | columns
 
 
 def slice_of(*rows: dict[str, object]) -> Slice:
@@ -86,9 +86,9 @@ def test_without_rows_after_training_each_run_and_test_uses_its_own_last_step() 
 
 
 def test_the_question_targets_is_not_a_test_of_the_family() -> None:
-    fresh = row("m-s0", 0.8, evaluator="targets")
-    assert not has_tests(slice_of(fresh))
-    assert has_tests(slice_of(fresh, row("m-s0", 0.8, 10)))
+    targets_row = row("m-s0", 0.8, evaluator="targets")
+    assert not has_tests(slice_of(targets_row))
+    assert has_tests(slice_of(targets_row, row("m-s0", 0.8, 10)))
 
 
 def test_the_peak_is_the_first_step_with_the_highest_accuracy_on_a_test() -> None:

@@ -45,7 +45,7 @@ def rows(runs: Iterable[tuple[str, int, str | None]], backbone: str = "coqe") ->
     )
 
 
-def joined(*parts: pd.DataFrame) -> pd.DataFrame:
+def concat(*parts: pd.DataFrame) -> pd.DataFrame:
     """The rows of several frames, with the column types of the table."""
     return tables.frame("values", pd.concat(parts, ignore_index=True))
 
@@ -54,7 +54,7 @@ def names(values: pd.DataFrame) -> list[str]:
     return name_variants(values)["contestant"].tolist()
 
 
-def used(values: pd.DataFrame) -> tuple[list[str], tuple[str, ...]]:
+def used_prompt_sets(values: pd.DataFrame) -> tuple[list[str], tuple[str, ...]]:
     """The prompt set of every used row, and the messages about unused prompt sets."""
     kept_rows, lines = drop_other_prompt_sets(values)
     assert kept_rows.columns.tolist() == values.columns.tolist()
@@ -167,7 +167,7 @@ def test_a_run_that_was_trained_on_another_task_gets_the_length_of_its_longest_p
     )
     unknown = varied.iloc[:1].assign(prompt_set="r", shift="far")
     trained = rows([("long-s0", 0, "cccc")], "gpt2").assign(n_context=40, prompt_set="q")
-    assert names(joined(varied, unknown, trained)) == ["x@u", "y@u", "x@u", "gpt2"]
+    assert names(concat(varied, unknown, trained)) == ["x@u", "y@u", "x@u", "gpt2"]
 
 
 def test_spans_that_differ_by_rounding_are_one_scale() -> None:
@@ -209,46 +209,46 @@ def test_scales_are_compared_within_one_contest() -> None:
     """Two scores that differ in any column that identifies a contest may have different scales."""
     score = rows([("one", 0, "a")]).assign(metric="score", score_of="squared_error", score_one="ridge", normaliser=1.0)
     other = rows([("two", 0, "a")]).assign(metric="score", score_of="squared_error", score_one="knn-3", normaliser=2.0)
-    assert len(drop_other_scales(joined(score, other))[1]) == 1
+    assert len(drop_other_scales(concat(score, other))[1]) == 1
     for contest in ({"task": "u"}, {"preset": "grid"}, {"shift": "s"}, {"evaluator": "iwl"}, {"prompt_set": "q"}):
-        assert drop_other_scales(joined(score, other.assign(**contest)))[1] == ()
+        assert drop_other_scales(concat(score, other.assign(**contest)))[1] == ()
 
 
 def test_the_scale_with_the_most_runs_is_used_and_published_scores_have_no_scale() -> None:
     score = rows([("one", 0, "a"), ("two", 0, "a")]).assign(metric="score", score_of="squared_error", normaliser=1.0)
     main = score.assign(score_one="ridge")
-    of_one_run = [rows([("three", 0, "a")]).assign(metric="score", n_related=n) for n in range(3)]
-    other = joined(*of_one_run).assign(score_of="squared_error", score_one="knn-3", normaliser=1.0)
-    published = joined(*(part.assign(run="p", kind="published") for part in of_one_run))
-    comparable, (line,) = drop_other_scales(joined(main, other, published))
+    scores_of_one_run = [rows([("three", 0, "a")]).assign(metric="score", n_related=n) for n in range(3)]
+    other = concat(*scores_of_one_run).assign(score_of="squared_error", score_one="knn-3", normaliser=1.0)
+    published = concat(*(part.assign(run="p", kind="published") for part in scores_of_one_run))
+    comparable, (line,) = drop_other_scales(concat(main, other, published))
     assert comparable["run"].tolist() == ["one", "two", "p", "p", "p"]
     assert all(name in line for name in ("bursty", "small", "none", "three"))
     # Of two scales with one run each, the first predictor and the smaller span are used.
-    tied = joined(main.iloc[:1].assign(score_one="knn-3", normaliser=2.0), main.iloc[1:])
+    tied = concat(main.iloc[:1].assign(score_one="knn-3", normaliser=2.0), main.iloc[1:])
     assert drop_other_scales(tied)[0]["run"].tolist() == ["one"]
-    tied = joined(main.iloc[:1].assign(normaliser=2.0), main.iloc[1:])
+    tied = concat(main.iloc[:1].assign(normaliser=2.0), main.iloc[1:])
     assert drop_other_scales(tied)[0]["run"].tolist() == ["two"]
 
 
 def test_the_prompt_set_of_most_runs_is_used() -> None:
     """Prompt sets are compared by their number of runs, not of rows: two runs outweigh three rows of one run."""
-    many = joined(*(rows([("old", 0, "a")]).assign(prompt_set="a", metric=metric) for metric in ("x", "y", "z")))
+    many = concat(*(rows([("old", 0, "a")]).assign(prompt_set="a", metric=metric) for metric in ("x", "y", "z")))
     two = rows([("one", 0, "a"), ("two", 1, "a")])
-    prompt_sets, (line,) = used(joined(many, two))
+    prompt_sets, (line,) = used_prompt_sets(concat(many, two))
     assert prompt_sets == ["p", "p"]
     assert all(name in line for name in ("bursty", "small", "none", "icl", "(a)", "1 run ", "evaluate"))
-    prompt_sets, (line,) = used(joined(two, two.assign(run=["three", "four"], prompt_set="b")))
+    prompt_sets, (line,) = used_prompt_sets(concat(two, two.assign(run=["three", "four"], prompt_set="b")))
     assert prompt_sets == ["b", "b"] and "2 runs" in line and "(p)" in line
-    three = joined(two, *(rows([("old", 0, "a")]).assign(prompt_set=name) for name in "zy"))
-    assert [name in line for name, line in zip("yz", used(three)[1], strict=True)] == [True, True]
+    three = concat(two, *(rows([("old", 0, "a")]).assign(prompt_set=name) for name in "zy"))
+    assert [name in line for name, line in zip("yz", used_prompt_sets(three)[1], strict=True)] == [True, True]
 
 
 def test_messages_about_unused_prompt_sets_are_sorted_by_task_and_prompt_set() -> None:
     """The number of runs does not change the order: the prompt set z has more runs than y and q."""
     runs = rows([(f"run-{i}", i, "a") for i in range(6)])
     prompt_sets = {"t": ["p", "p", "p", "z", "z", "y"], "s": ["p", "p", "p", "p", "p", "q"]}
-    values = joined(*(runs.assign(task=task, prompt_set=names) for task, names in prompt_sets.items()))
-    _, lines = used(values)
+    values = concat(*(runs.assign(task=task, prompt_set=names) for task, names in prompt_sets.items()))
+    _, lines = used_prompt_sets(values)
     assert [name in line for name, line in zip(("(q)", "(y)", "(z)"), lines, strict=True)] == [True] * 3
 
 
@@ -256,10 +256,10 @@ def test_published_rows_and_rows_without_prompts_are_used() -> None:
     two = rows([("one", 0, "a"), ("two", 1, "a")])
     published = two.assign(kind="published", prompt_set="q", run=["five", "six"])
     without_prompts = two.assign(prompt_set=pd.NA)
-    assert used(joined(two, published, without_prompts)) == (["p", "p", "q", "q", pd.NA, pd.NA], ())
+    assert used_prompt_sets(concat(two, published, without_prompts)) == (["p", "p", "q", "q", pd.NA, pd.NA], ())
     others = two.assign(run=["three", "four"], prompt_set="b")
-    assert used(joined(two, published.assign(prompt_set="p"), others))[0] == ["p", "p", "b", "b"]
-    assert used(joined(without_prompts, two, others))[0] == [pd.NA, pd.NA, "b", "b"]
+    assert used_prompt_sets(concat(two, published.assign(prompt_set="p"), others))[0] == ["p", "p", "b", "b"]
+    assert used_prompt_sets(concat(without_prompts, two, others))[0] == [pd.NA, pd.NA, "b", "b"]
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_prompt_sets_are_compared_within_one_group(
 ) -> None:
     main = rows([("one", 0, "a"), ("two", 1, "a")]).assign(**columns)
     other = rows([("three", 2, "a")]).assign(**columns | others, prompt_set="q")
-    prompt_sets, lines = used(joined(main, other))
+    prompt_sets, lines = used_prompt_sets(concat(main, other))
     assert prompt_sets == (["p", "p"] if are_compared else ["p", "p", "q"])
     assert len(lines) == are_compared
 
@@ -301,7 +301,7 @@ def test_the_message_about_an_unused_prompt_set_names_the_step_to_repeat() -> No
         ({}, "evaluate"),
     ):
         other = main.iloc[:1].assign(run="three", prompt_set="q")
-        _, (line,) = used(joined(*(part.assign(**columns) for part in (main, other))))
+        _, (line,) = used_prompt_sets(concat(*(part.assign(**columns) for part in (main, other))))
         assert [word for word in ("probe", "train", "evaluate") if word in line.split("(q)")[1].split()] == [command]
         assert ("in training" in line) == ("axis" in columns)
         assert ("probe of n = 4" in line) == (command == "probe")
@@ -310,29 +310,29 @@ def test_the_message_about_an_unused_prompt_set_names_the_step_to_repeat() -> No
 def test_prompt_sets_of_different_training_lengths_are_used_unless_the_number_of_examples_is_fixed() -> None:
     short = rows([("one", 0, "a"), ("two", 1, "a")]).assign(evaluator="next", n_context=8)
     long = rows([("three", 0, "b")]).assign(evaluator="next", n_context=16, prompt_set="q")
-    assert used(joined(short, long)) == (["p", "p", "q"], ())
-    assert used(joined(short.assign(n_context=1), long.assign(n_context=pd.NA))) == (["p", "p", "q"], ())
+    assert used_prompt_sets(concat(short, long)) == (["p", "p", "q"], ())
+    assert used_prompt_sets(concat(short.assign(n_context=1), long.assign(n_context=pd.NA))) == (["p", "p", "q"], ())
     equal = long.assign(n_context=8)
-    assert used(joined(short, equal))[0] == ["p", "p"]
+    assert used_prompt_sets(concat(short, equal))[0] == ["p", "p"]
     extrapolated = [part.assign(shift="points-64", extrapolated_to=64) for part in (short, long)]
-    assert used(joined(short, long, *extrapolated))[0] == ["p", "p", "q", "p", "p"]
+    assert used_prompt_sets(concat(short, long, *extrapolated))[0] == ["p", "p", "q", "p", "p"]
     probes = [part.assign(evaluator="probe", n_context=4) for part in (short, long)]
-    assert used(joined(short, long, *probes))[0] == ["p", "p", "q", "p", "p"]
+    assert used_prompt_sets(concat(short, long, *probes))[0] == ["p", "p", "q", "p", "p"]
 
 
 def test_methods_on_prompts_of_a_removed_run_are_not_averaged_with_those_on_the_prompts_of_another_run() -> None:
     """The prompts of the removed run have no known training length, so its methods would be in all slices."""
     run = rows([("one", 0, "a")]).assign(evaluator="next", n_context=8)
     zero = run.assign(run="zero", contestant="zero", kind="baseline", variant=pd.NA)
-    orphans = joined(*(zero.assign(prompt_set="q", run=name, n_context=4) for name in ("zero", "mean")))
-    prompt_sets, (line,) = used(joined(run, zero, orphans))
+    orphans = concat(*(zero.assign(prompt_set="q", run=name, n_context=4) for name in ("zero", "mean")))
+    prompt_sets, (line,) = used_prompt_sets(concat(run, zero, orphans))
     assert prompt_sets == ["p", "p"]
     assert all(name in line for name in ("bursty", "small", "none", "(q)", "2 runs", "evaluate"))
-    assert used(joined(run, zero, orphans.assign(shift="noisy-1")))[0] == ["p", "p", "q", "q"]
-    assert used(orphans) == (["q", "q"], ())
+    assert used_prompt_sets(concat(run, zero, orphans.assign(shift="noisy-1")))[0] == ["p", "p", "q", "q"]
+    assert used_prompt_sets(orphans) == (["q", "q"], ())
     # The failed row of a run is kept, because reports show its message.
     failed = run.assign(run="two", prompt_set="q", status="failed", reason="r", value=pd.NA, n_context=pd.NA)
-    assert used(joined(run, zero, orphans, failed))[0] == ["p", "p", "q"]
+    assert used_prompt_sets(concat(run, zero, orphans, failed))[0] == ["p", "p", "q"]
 
 
 def test_distances_from_solutions_of_runs_with_different_training_lengths_are_not_joined() -> None:
@@ -343,15 +343,15 @@ def test_distances_from_solutions_of_runs_with_different_training_lengths_are_no
     distances = [
         part.assign(evaluator="solutions", axis="train_step", axis_value=10, n_context=pd.NA) for part in (short, long)
     ]
-    assert used(joined(short, long, *distances)) == (["p", "q", "p", "q"], ())
+    assert used_prompt_sets(concat(short, long, *distances)) == (["p", "q", "p", "q"], ())
     # The training length of a run that was not evaluated is unknown.
-    prompt_sets, (line,) = used(joined(short, *distances))
+    prompt_sets, (line,) = used_prompt_sets(concat(short, *distances))
     assert prompt_sets == ["p", "p"] and "(q)" in line and line.endswith("evaluate again")
-    prompt_sets, (line,) = used(joined(*distances))
+    prompt_sets, (line,) = used_prompt_sets(concat(*distances))
     assert prompt_sets == ["p"] and "(q)" in line and line.endswith("evaluate again")
     other_prompts = distances[0].assign(run="o", prompt_set="o")
-    prompt_sets, (line,) = used(
-        joined(short, long.assign(run="o", n_context=8, prompt_set="p"), distances[0], other_prompts)
+    prompt_sets, (line,) = used_prompt_sets(
+        concat(short, long.assign(run="o", n_context=8, prompt_set="p"), distances[0], other_prompts)
     )
     assert "train again" in line
 
@@ -359,16 +359,16 @@ def test_distances_from_solutions_of_runs_with_different_training_lengths_are_no
 def test_rows_on_data_that_differ_from_the_training_data_are_not_used() -> None:
     main = rows([("one", 0, "a")]).assign(data="glyphs=omniglot")
     other = main.assign(run="two", trained_data="f1nger", data="glyphs=mine", prompt_set="q")
-    also = other.assign(run="three", metric="score")
-    kept_rows, (line,) = drop_other_prompt_sets(joined(main, other, also))
+    other_score = other.assign(run="three", metric="score")
+    kept_rows, (line,) = drop_other_prompt_sets(concat(main, other, other_score))
     assert kept_rows["run"].tolist() == ["one"]
     assert all(name in line for name in ("bursty", "small", "q", "glyphs=mine", "f1nger"))
-    assert len(drop_other_prompt_sets(joined(main, other, also.assign(prompt_set="r")))[1]) == 2
+    assert len(drop_other_prompt_sets(concat(main, other, other_score.assign(prompt_set="r")))[1]) == 2
 
 
 def test_the_training_length_is_the_largest_context_size_of_the_curve_without_a_shift() -> None:
     run = rows([("m-s0", 0, "a")], "m").assign(evaluator="next", metric="squared_error")
-    curve = joined(*(run.assign(n_context=n) for n in (0, 8, 4)))
+    curve = concat(*(run.assign(n_context=n) for n in (0, 8, 4)))
     longer = [
         run.assign(shift="points-64", n_context=64, prompt_set="far"),
         run.assign(axis="n_context", axis_value=16, n_context=16, prompt_set="bins"),
@@ -377,7 +377,7 @@ def test_the_training_length_is_the_largest_context_size_of_the_curve_without_a_
     baseline = run.assign(run="zero", contestant="zero", kind="baseline", n_context=0)
     transferred = run.assign(run="n-s0", contestant="n@u", trained_on="u", n_context=2)
     unknown = [run.assign(run="o-s0", contestant="o", n_context=pd.NA), baseline.assign(prompt_set="q")]
-    lengths = trained_lengths(joined(curve, *longer, baseline, transferred, *unknown))
+    lengths = trained_lengths(concat(curve, *longer, baseline, transferred, *unknown))
     assert lengths.dtype == "Int64"
     assert lengths.tolist() == [8, 8, 8, 8, 8, 8, 8, 8, pd.NA, pd.NA]
 
@@ -387,7 +387,7 @@ def test_methods_have_no_training_length_if_runs_of_different_lengths_share_thei
     longer = run.assign(run="n-s0", n_context=16)
     baselines = [run.assign(run=name, kind="baseline", prompt_set=name) for name in ("p", "q", "r")]
     shared = [run.assign(prompt_set="q", shift="s"), longer.assign(prompt_set="q", shift="s")]
-    values = joined(run, longer.assign(prompt_set="r"), *shared, *baselines)
+    values = concat(run, longer.assign(prompt_set="r"), *shared, *baselines)
     values.index += 10
     lengths = trained_lengths(values)
     assert lengths.index.tolist() == values.index.tolist()
@@ -397,15 +397,15 @@ def test_methods_have_no_training_length_if_runs_of_different_lengths_share_thei
 def test_runs_with_different_training_lengths_are_not_variants_of_each_other() -> None:
     short = rows([("x-s0", 0, "aaaa"), ("x-s1", 1, "aaaa")]).assign(n_context=8)
     long = rows([("y-s0", 0, "bbbb")]).assign(n_context=16, prompt_set="q")
-    assert names(joined(short, long)) == ["coqe"] * 3
-    assert names(joined(short, long.assign(n_context=8))) == ["x", "x", "y"]
-    assert names(joined(short.assign(n_context=1), long.assign(n_context=pd.NA))) == ["coqe"] * 3
+    assert names(concat(short, long)) == ["coqe"] * 3
+    assert names(concat(short, long.assign(n_context=8))) == ["x", "x", "y"]
+    assert names(concat(short.assign(n_context=1), long.assign(n_context=pd.NA))) == ["coqe"] * 3
 
 
 def test_each_task_and_preset_has_its_own_variants() -> None:
     varied = rows([("x-s0", 0, "aaaa"), ("y-s0", 0, "bbbb")])
     for columns in ({"task": "u"}, {"preset": "grid"}):
-        assert names(joined(varied, rows([("x-s0", 0, "aaaa")]).assign(**columns))) == ["x", "y", "coqe"]
+        assert names(concat(varied, rows([("x-s0", 0, "aaaa")]).assign(**columns))) == ["x", "y", "coqe"]
 
 
 def test_if_a_variant_repeats_a_seed_each_of_its_runs_is_a_contestant_named_after_the_run() -> None:
@@ -421,7 +421,7 @@ def test_renamed_variants_keep_the_suffixes_for_another_training_task_and_for_a_
     methods = varied.assign(
         contestant="coqe+deep-thinking", method="+deep-thinking", run=varied["run"] + "+deep-thinking"
     )
-    renamed = name_variants(joined(varied, on_other_task, methods))
+    renamed = name_variants(concat(varied, on_other_task, methods))
     assert renamed["contestant"].tolist() == [
         "coqe",
         "coqe-wide",
@@ -438,7 +438,7 @@ def test_classical_methods_are_not_renamed() -> None:
     methods = rows([("left", 0, None), ("right", 0, None)], "knn-3").assign(kind="baseline")
     untrained = rows([("left", 0, None), ("right", 0, None)]).assign(seed=pd.NA)
     assert names(methods) == ["knn-3"] * 2
-    assert names(joined(untrained, rows([("x-s0", 0, "a"), ("y-s0", 0, "b")]))) == ["coqe", "coqe", "x", "y"]
+    assert names(concat(untrained, rows([("x-s0", 0, "a"), ("y-s0", 0, "b")]))) == ["coqe", "coqe", "x", "y"]
 
 
 def test_a_variant_whose_runs_have_no_words_in_common_is_named_after_the_alphabetically_first_run() -> None:

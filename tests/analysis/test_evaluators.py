@@ -1,4 +1,4 @@
-"""Titles and chance levels of the tests of families in reports, and the names that are tests."""
+"""Titles and chance levels of the tests of families in reports, and which evaluators are tests."""
 
 from importlib.metadata import EntryPoint
 

@@ -9,18 +9,18 @@ from scipy import stats
 
 from iclbench.analysis.gains import Gain, gain, gains
 
-MORE = pd.Series([1.0, 2.0, 4.0, 3.0], [0, 1, 2, 3])
-LESS = pd.Series([0.5, 2.5, 1.0, 2.0, 9.0], [0, 1, 2, 3, 4])
+WITH_RELATED = pd.Series([1.0, 2.0, 4.0, 3.0], [0, 1, 2, 3])
+WITHOUT_RELATED = pd.Series([0.5, 2.5, 1.0, 2.0, 9.0], [0, 1, 2, 3, 4])
 
 
 def test_a_gain_is_the_mean_paired_difference_with_students_interval() -> None:
-    result, by_episode = gain(MORE, LESS), np.array([0.5, -0.5, 3.0, 1.0])
+    result, by_episode = gain(WITH_RELATED, WITHOUT_RELATED), np.array([0.5, -0.5, 3.0, 1.0])
     assert result is not None
     low, high = stats.t.interval(0.95, 3, by_episode.mean(), stats.sem(by_episode))
     assert (result.value, result.low, result.high) == pytest.approx((by_episode.mean(), low, high))
     assert result.median == pytest.approx(0.75) and result.largest_share == pytest.approx(3.0 / 4.0)
     assert "accounts for 75%" in result.line
-    zero = gain(MORE, MORE - [0.0, 0.0, 0.0, 1.0])
+    zero = gain(WITH_RELATED, WITH_RELATED - [0.0, 0.0, 0.0, 1.0])
     assert zero is not None and (zero.value, zero.median) == (0.25, 0)
 
 
@@ -31,7 +31,7 @@ def test_the_share_of_an_episode_is_negative_if_its_sign_is_opposite_to_the_sum(
 
 
 def test_the_message_distinguishes_positive_from_negative_shares() -> None:
-    result = gain(MORE, LESS)
+    result = gain(WITH_RELATED, WITHOUT_RELATED)
     assert result is not None and result.line != replace(result, largest_share=-result.largest_share).line
 
 
@@ -46,12 +46,17 @@ def test_the_message_omits_small_shares() -> None:
 
 
 def test_equal_scores_and_single_episodes_have_no_gain() -> None:
-    assert gain(MORE, MORE) is None
-    assert gain(MORE.iloc[:1], LESS) is None
+    assert gain(WITH_RELATED, WITH_RELATED) is None
+    assert gain(WITH_RELATED.iloc[:1], WITHOUT_RELATED) is None
 
 
 def test_gains_compare_each_number_of_related_datasets_with_no_related_datasets() -> None:
-    likelihoods = {("a", 0): LESS, ("a", 1): MORE, ("a", 2): MORE + 1, ("b", 1): MORE}
+    likelihoods = {
+        ("a", 0): WITHOUT_RELATED,
+        ("a", 1): WITH_RELATED,
+        ("a", 2): WITH_RELATED + 1,
+        ("b", 1): WITH_RELATED,
+    }
     by_contestant = gains(lambda name, n: likelihoods.get((name, n)), {"a": 2, "b": 1, "c": 0})
     assert set(by_contestant) == {("a", 1), ("a", 2)}
     assert by_contestant["a", 2].value == pytest.approx(by_contestant["a", 1].value + 1)
@@ -67,5 +72,11 @@ def test_the_message_contains_the_mean_its_interval_and_the_median() -> None:
 
 
 def test_numbers_of_related_datasets_without_a_gain_are_omitted() -> None:
-    likelihoods = {("a", 0): MORE, ("a", 1): MORE, ("a", 3): LESS, ("a", 5): LESS, ("b", 0): LESS}
+    likelihoods = {
+        ("a", 0): WITH_RELATED,
+        ("a", 1): WITH_RELATED,
+        ("a", 3): WITHOUT_RELATED,
+        ("a", 5): WITHOUT_RELATED,
+        ("b", 0): WITHOUT_RELATED,
+    }
     assert set(gains(lambda name, n: likelihoods.get((name, n)), {"a": 4, "b": 2})) == {("a", 3)}

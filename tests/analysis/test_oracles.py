@@ -277,9 +277,11 @@ def test_oracles_that_ignore_related_datasets_are_compared_with_models_that_use_
     """The errors are e for an oracle without related datasets, and 0.1 e for the model with two related datasets."""
     two = {"ridge": contestants["ridge"], "model": ("backbone", contestants["ridge"][1])}
     values, errors = tables_in(write_results(tmp_path, two, "targets", factors_of_models=(1.8, 0.9, 0.1)))
-    one_count = [rows[rows["run"].ne("ridge") | rows["n_related"].eq(0)] for rows in (values, errors)]
-    one_count[1] = one_count[1].assign(value=errors["value"].mask(errors["run"].eq("ridge"), errors["value"] * 1.8))
-    (defeat,) = beaten_in(*one_count)
+    oracle_without_related = [rows[rows["run"].ne("ridge") | rows["n_related"].eq(0)] for rows in (values, errors)]
+    oracle_without_related[1] = oracle_without_related[1].assign(
+        value=errors["value"].mask(errors["run"].eq("ridge"), errors["value"] * 1.8)
+    )
+    (defeat,) = beaten_in(*oracle_without_related)
     assert defeat.value == pytest.approx(0.9 * contestants["ridge"][1].mean())
     # Without related datasets, the errors are e / 1.8 for an oracle that can use them, and 1.8 e for the model.
     model_without = [rows[rows["run"].ne("model") | rows["n_related"].eq(0)] for rows in (values, errors)]

@@ -39,7 +39,7 @@ def test_the_interval_equals_that_of_scipys_paired_t_test() -> None:
     assert gap.value == pytest.approx(((a - b).to_numpy() @ weights).mean(), rel=1e-12)
 
 
-def test_the_interval_of_welch_follows_its_equation_and_has_width_0_for_equal_values() -> None:
+def test_welchs_interval_follows_its_equation_and_has_width_0_for_constant_samples() -> None:
     """The degrees of freedom are those of Welch and Satterthwaite. Exchanging the samples reverses the interval."""
     rng = np.random.default_rng(3)
     a, b = rng.normal(1, 1, 5), rng.normal(0, 3, 8)
@@ -52,8 +52,8 @@ def test_the_interval_of_welch_follows_its_equation_and_has_width_0_for_equal_va
     assert p == pytest.approx(2 * stats.t.sf(abs(mean) / np.sqrt(sum(errors)), freedom))
     reverse, same_p = welch(b, a, 0.9)
     assert (reverse.low, reverse.high, same_p) == pytest.approx((-interval.high, -interval.low, p))
-    constant, certain = welch(np.full(3, 2.0), np.full(3, 1.0))
-    assert (constant.low, constant.high, certain) == (1, 1, 0) and welch(np.ones(3), np.ones(3))[1] == 1
+    constant, constant_p = welch(np.full(3, 2.0), np.full(3, 1.0))
+    assert (constant.low, constant.high, constant_p) == (1, 1, 0) and welch(np.ones(3), np.ones(3))[1] == 1
 
 
 def test_p_values_from_moments_equal_those_from_samples() -> None:

@@ -7,7 +7,7 @@ SHARED = {"task": "t", "family": "f", "preset": "smoke", "shift": "none", "promp
 SHARED |= {"version": "0", "run": "m-s0", "contestant": "m", "kind": "backbone", "axis": "layer", "axis_value": 1}
 
 
-def test_scores_of_layers_are_those_of_finished_probes_in_the_order_of_the_rows() -> None:
+def test_layer_scores_are_metrics_of_finished_probes_except_fitted_scales_and_shifts() -> None:
     row = SHARED | {"evaluator": "probe", "status": "ok", "value": 1.0}
     names = ("squared_error_raw", "slope", "scale", "shift", "scale_std", "shift_std", "offset")
     rows = [

@@ -272,13 +272,13 @@ def test_the_smallest_p_value_is_reached_if_all_differences_have_the_same_sign()
     assert can_differ(5, 2) is False and can_differ(7, 4) is True and can_differ(7, 5) is False
 
 
-def test_tasks_with_scores_of_less_than_half_of_the_backbones_are_ignored() -> None:
+def test_tasks_with_scores_of_fewer_than_half_of_the_backbones_are_ignored() -> None:
     scores = pd.DataFrame(np.arange(32.0).reshape(8, 4), [f"t{n}" for n in range(8)], list("abcd"))
     assert complete_scores(scores).shape == (8, 4)
-    half, less = scores.copy(), scores.copy()
-    half.iloc[7, 2:] = less.iloc[7, 1:] = np.nan
-    assert complete_scores(half).shape == (8, 2), "half of the backbones have a score on the last task"
-    assert complete_scores(less).shape == (7, 4)
+    half_scored, fewer_scored = scores.copy(), scores.copy()
+    half_scored.iloc[7, 2:] = fewer_scored.iloc[7, 1:] = np.nan
+    assert complete_scores(half_scored).shape == (8, 2), "half of the backbones have a score on the last task"
+    assert complete_scores(fewer_scored).shape == (7, 4)
     two_tasks = pd.DataFrame({"a": [1.0, 2.0], "b": [1.0, np.nan], "c": [np.nan, 1.0]})
     assert complete_scores(two_tasks).shape == (2, 1), "no group is larger than one backbone"
 
@@ -330,9 +330,9 @@ def test_rank_ranges_follow_from_corrected_tests() -> None:
     scores = pd.DataFrame({"a": 1 + noise, "b": 1 - noise, "c": 0.9 + noise, "d": 0.5 + 0 * noise})
     assert rank_ranges(scores, list("abcd")) == {"a": (1, 2), "b": (1, 2), "c": (3, 3), "d": (4, 4)}
     assert rank_ranges(scores, ["d", "a"]) == {"d": (2, 2), "a": (1, 1)}
-    few = scores.iloc[:6]  # p = 1/32, and 6/32 after correction for six tests
-    assert set(rank_ranges(few, list("abcd")).values()) == {(1, 4)}
-    assert rank_ranges(few, ["a", "d"]) == {"a": (1, 1), "d": (2, 2)}
+    six_tasks = scores.iloc[:6]  # p = 1/32, and 6/32 after correction for six tests
+    assert set(rank_ranges(six_tasks, list("abcd")).values()) == {(1, 4)}
+    assert rank_ranges(six_tasks, ["a", "d"]) == {"a": (1, 1), "d": (2, 2)}
 
 
 def test_a_small_ranking_equals_one_computed_by_hand() -> None:

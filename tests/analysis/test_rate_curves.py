@@ -44,7 +44,7 @@ def trials(areas: dict[str, list[float | None]] = AREAS, **settings: object) -> 
     return pd.DataFrame(rows)
 
 
-def compared(rows: pd.DataFrame) -> RateCurves:
+def curves_of(rows: pd.DataFrame) -> RateCurves:
     curves = rate_curves(rows)
     assert curves is not None
     return curves
@@ -52,7 +52,7 @@ def compared(rows: pd.DataFrame) -> RateCurves:
 
 @pytest.fixture
 def curves() -> RateCurves:
-    return compared(trials())
+    return curves_of(trials())
 
 
 def test_rows_are_means_and_spreads_over_seeds(curves: RateCurves) -> None:
@@ -69,7 +69,7 @@ def test_a_rate_with_one_diverged_seed_has_no_mean() -> None:
     rows = trials()
     is_diverged = rows["contestant"].eq("a") & rows["lr"].eq(1e-4) & rows["seed"].eq(1)
     rows.loc[is_diverged, ["status", "value"]] = ["diverged", None]
-    assert compared(rows).by_contestant["a"][1e-4] is None
+    assert curves_of(rows).by_contestant["a"][1e-4] is None
 
 
 def test_the_best_rate_has_the_lowest_area(curves: RateCurves) -> None:
@@ -79,7 +79,7 @@ def test_the_best_rate_has_the_lowest_area(curves: RateCurves) -> None:
 
 
 def test_the_highest_log_likelihood_is_the_best() -> None:
-    curves = compared(trials(metric="log_likelihood"))
+    curves = curves_of(trials(metric="log_likelihood"))
     assert curves.best_rate("c") == 1e-2
     assert curves.expected_score("c", 2) == pytest.approx(np.mean([max(pair) for pair in combinations(AREAS["c"], 2)]))
 
@@ -97,16 +97,16 @@ def test_the_order_of_the_rows_does_not_matter(curves: RateCurves) -> None:
 
 
 def test_the_window_ends_at_a_worse_rate() -> None:
-    assert compared(trials({"a": [0.31, 0.9, 0.30, 0.32], "b": [1.0, 1.0, 1.0, 1.0]})).window("a") == [1e-2, 1e-1]
+    assert curves_of(trials({"a": [0.31, 0.9, 0.30, 0.32], "b": [1.0, 1.0, 1.0, 1.0]})).window("a") == [1e-2, 1e-1]
 
 
 def test_a_rate_at_exactly_a_tenth_of_the_range_is_in_the_window() -> None:
-    assert compared(trials({"a": [0.25, 0.0, 1.0, 2.5], "b": [2.0, 2.0, 2.0, 2.0]})).window("a") == [1e-4, 1e-3]
+    assert curves_of(trials({"a": [0.25, 0.0, 1.0, 2.5], "b": [2.0, 2.0, 2.0, 2.0]})).window("a") == [1e-4, 1e-3]
 
 
 def test_the_range_is_the_difference_between_the_highest_and_the_lowest_mean_of_all_contestants() -> None:
     """The range is 2.0 - 1.0. The score 1.05 is therefore in the window, and 1.15 is not."""
-    curves = compared(trials({"a": [1.05, 1.0, 1.15, 1.2], "b": [2.0, 1.9, 1.9, 1.9]}))
+    curves = curves_of(trials({"a": [1.05, 1.0, 1.15, 1.2], "b": [2.0, 1.9, 1.9, 1.9]}))
     assert curves.window("a") == [1e-4, 1e-3]
 
 
@@ -121,14 +121,14 @@ def test_the_expected_best_of_k_rates_is_the_mean_over_all_choices_of_k_common_r
 
 
 def test_rates_are_common_if_all_models_have_trials_with_them() -> None:
-    curves = compared(trials({"a": [0.5, 0.4, 0.6, 0.7], "b": [0.3, 0.2]}))
+    curves = curves_of(trials({"a": [0.5, 0.4, 0.6, 0.7], "b": [0.3, 0.2]}))
     assert curves.rates == RATES and curves.common_rates == RATES[:2]
 
 
 def test_equal_scores_share_a_rank_and_diverged_models_have_no_rank(curves: RateCurves) -> None:
     assert curves.ranks(1e-1) == {"a": 2, "b": None, "c": 1}
     assert curves.ranks(None) == {"a": 3, "b": 1, "c": 2}
-    equal = compared(trials({"a": [0.5, 0.5], "b": [0.5, 0.6], "c": [0.7, 0.8]}))
+    equal = curves_of(trials({"a": [0.5, 0.5], "b": [0.5, 0.6], "c": [0.7, 0.8]}))
     assert equal.ranks(1e-4) == {"a": 1, "b": 1, "c": 3}
 
 
@@ -142,20 +142,20 @@ def test_rank_agreement_is_kendalls_tau_with_diverged_models_ranked_last(curves:
 
 def test_only_trials_with_the_most_common_settings_are_compared() -> None:
     shorter = trials({"d": [0.1, 0.2]}, steps=50)
-    assert set(compared(pd.concat([trials(), shorter])).by_contestant) == set(AREAS)
+    assert set(curves_of(pd.concat([trials(), shorter])).by_contestant) == set(AREAS)
 
 
 def test_models_with_only_one_rate_are_not_compared() -> None:
     assert rate_curves(trials({"a": [0.5], "b": [0.4]})) is None
     assert rate_curves(trials().iloc[:0]) is None
-    assert set(compared(trials({"a": [0.5, 0.4], "b": [0.4]})).by_contestant) == {"a"}
+    assert set(curves_of(trials({"a": [0.5, 0.4], "b": [0.4]})).by_contestant) == {"a"}
 
 
 @pytest.mark.parametrize("setting", [*SETTINGS])
 def test_trials_with_a_different_setting_are_not_compared(setting: str) -> None:
     value = SETTINGS[setting]
     other = {"metric": "log_likelihood"}.get(setting, f"{value}x" if isinstance(value, str) else 2 * value + 1)
-    curves = compared(pd.concat([trials(), trials({"d": [0.1, 0.2]}, **{setting: other})]))
+    curves = curves_of(pd.concat([trials(), trials({"d": [0.1, 0.2]}, **{setting: other})]))
     assert set(curves.by_contestant) == set(AREAS)
 
 
@@ -163,27 +163,27 @@ def test_the_settings_with_the_most_contestants_are_compared_and_the_first_by_na
     """Two contestants outweigh one contestant, even if the latter has more trials."""
     one = trials({"d": [0.1, 0.2, 0.3, 0.4]}, steps=50)
     two = pd.concat([trials({"a": [0.1, 0.2]}), trials({"b": [0.3]})])
-    assert set(compared(pd.concat([one, two])).by_contestant) == {"a"}
-    assert compared(pd.concat([trials(steps=50), trials()])).steps == 100, "'100' is sorted before '50'"
+    assert set(curves_of(pd.concat([one, two])).by_contestant) == {"a"}
+    assert curves_of(pd.concat([trials(steps=50), trials()])).steps == 100, "'100' is sorted before '50'"
     without_budget = trials(budget=None)
-    assert set(compared(pd.concat([without_budget, one])).by_contestant) == set(AREAS)
+    assert set(curves_of(pd.concat([without_budget, one])).by_contestant) == set(AREAS)
 
 
 def test_a_diverged_trial_has_no_value_even_if_it_has_a_score() -> None:
     rows = trials()
     rows.loc[rows["contestant"].eq("a") & rows["lr"].eq(1e-4), "status"] = "diverged"
-    assert compared(rows).by_contestant["a"] == pytest.approx({1e-4: None, 1e-3: 0.5, 1e-2: 0.52, 1e-1: 1.0})
+    assert curves_of(rows).by_contestant["a"] == pytest.approx({1e-4: None, 1e-3: 0.5, 1e-2: 0.52, 1e-1: 1.0})
 
 
 def test_rank_agreement_is_undefined_if_all_ranks_are_equal() -> None:
-    curves = compared(trials({"a": [0.5, 0.5], "b": [0.5, 0.6]}))
+    curves = curves_of(trials({"a": [0.5, 0.5], "b": [0.5, 0.6]}))
     assert curves.rank_agreement(1e-4) is None
-    two = compared(trials({"a": [0.5, 0.4], "b": [0.6, 0.3]}))
+    two = curves_of(trials({"a": [0.5, 0.4], "b": [0.6, 0.3]}))
     assert two.rank_agreement(1e-4) == pytest.approx(-1) and two.rank_agreement(1e-3) == pytest.approx(1)
 
 
 def test_a_contestant_that_diverged_at_all_rates_has_no_best_rate_and_no_window() -> None:
-    curves = compared(trials(AREAS | {"d": [None, None]}))
+    curves = curves_of(trials(AREAS | {"d": [None, None]}))
     assert curves.best_rate("d") is None and curves.window("d") == []
     assert curves.ranks(None)["d"] is None and curves.expected_score("d", 1) is None
     assert curves.common_rates == RATES[:2] and curves.expected_score("a", 3) is None

@@ -45,7 +45,7 @@ def errors_of(name: str, seed: int) -> np.ndarray:
 
 def tables_of(**columns: dict[str, object]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tables of values and errors. `columns` are additional columns by contestant."""
-    values, errors = new_tables(**columns) if columns else TABLES()
+    values, errors = new_tables(**columns) if columns else cached_tables()
     return values.copy(), errors.copy()
 
 
@@ -54,23 +54,23 @@ def new_tables(**columns: dict[str, object]) -> tuple[pd.DataFrame, pd.DataFrame
     for name, (kind, *_) in CONTESTANTS.items():
         for seed in SEEDS.get(name, (0,)):
             run = f"{name}-s{seed}" if kind == "backbone" else name
-            scored = errors_of(name, seed)
+            episode_errors = errors_of(name, seed)
             row: dict[str, object] = {"run": run, "task": "t", "family": "f", "contestant": name, "kind": kind}
             row |= {"preset": "smoke", "seed": seed if kind == "backbone" else None, "shift": "none"}
             row |= {"evaluator": "next", "status": "ok", "prompt_set": PROMPTS, "card": "c", "version": "0"}
-            row |= {"n_episodes": EPISODES, "low": scored.mean() - 0.1, "high": scored.mean() + 0.1}
+            row |= {"n_episodes": EPISODES, "low": episode_errors.mean() - 0.1, "high": episode_errors.mean() + 0.1}
             row |= {"variant": name if kind == "backbone" else None} | columns.get(name, {})
             keys = [{"n_context": n, "metric": "squared_error"} for n in SIZES] + [{"metric": "auc"}]
-            values += [row | key | {"value": scored.mean()} for key in keys]
+            values += [row | key | {"value": episode_errors.mean()} for key in keys]
             errors += [
                 {"run": run, "prompt_set": PROMPTS, "metric": "squared_error", "n_context": n, "episode": i, "value": v}
                 for n in SIZES
-                for i, v in enumerate(scored)
+                for i, v in enumerate(episode_errors)
             ]
     return tables.frame("values", values), tables.frame("errors", errors)
 
 
-TABLES = functools.cache(new_tables)
+cached_tables = functools.cache(new_tables)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_values_are_means_over_seeds_sorted_from_best_to_worst(frame: pd.DataFra
     assert (frame.loc["gpt2", "low"], frame.loc["gpt2", "high"]) == pytest.approx((min(ends[0]), max(ends[1])))
 
 
-def test_differences_to_the_row_above_are_paired_t_tests(frame: pd.DataFrame) -> None:
+def test_differences_from_the_row_above_are_paired_t_tests(frame: pd.DataFrame) -> None:
     assert pd.isna(frame["different"].iloc[0])
     for upper, lower in pairwise(frame.index):
         test = stats.ttest_rel(mean_errors(lower), mean_errors(upper))
@@ -148,18 +148,18 @@ def test_published_rows_and_rows_during_training_have_no_leaderboard() -> None:
     zero = values[values["run"].eq("zero") & values["metric"].eq("auc")]
     published = zero.assign(kind="published", run="paper", contestant="paper")
     published = pd.concat([published, published.assign(shift="noisy-1")])
-    of_branch = zero.assign(axis="branch", axis_value=10, value=99.0)
-    in_training = zero.assign(evaluator="icl", axis="train_step", axis_value=10)
+    branch_row = zero.assign(axis="branch", axis_value=10, value=99.0)
+    training_row = zero.assign(evaluator="icl", axis="train_step", axis_value=10)
     diverged = {"run": "s4-s0", "contestant": "s4", "kind": "backbone", "status": "failed", "reason": REASON}
     diverged |= {"evaluator": "train", "axis": "train_step", "axis_value": 20, "prompt_set": None}
-    rows = pd.concat([values, published, of_branch, in_training, zero.assign(**diverged)], ignore_index=True)
+    rows = pd.concat([values, published, branch_row, training_row, zero.assign(**diverged)], ignore_index=True)
     frame = scores(tables.frame("values", rows))
     assert frame[["evaluator", "shift"]].drop_duplicates().to_numpy().tolist() == [["next", "none"]]
     assert frame["contestant"].iloc[-1] == "s4" and set(frame["contestant"]) == {*CONTESTANTS, "s4"}
     assert frame["value"].max() < 10
 
 
-def test_the_column_tuned_is_missing_if_it_is_unknown() -> None:
+def test_the_value_of_tuned_is_missing_if_it_is_unknown() -> None:
     tuned = scores(*tables_of(gpt2={"tuned": True}, mamba={"tuned": False})).set_index("contestant")["tuned"]
     assert tuned["gpt2"] and not tuned["mamba"] and pd.isna(tuned["s4d"]) and pd.isna(tuned["zero"])
 
@@ -167,11 +167,11 @@ def test_the_column_tuned_is_missing_if_it_is_unknown() -> None:
 @pytest.mark.slow
 def test_a_leaderboard_uses_only_a_metric_that_every_contestant_has() -> None:
     values, errors = tables_of()
-    scored = values[values["metric"].eq("auc")].assign(metric="score", score_of="squared_error", score_one="ridge")
-    scored = scored.assign(normaliser=1.0)  # areas are used as scores, which reverses the order
-    by_score = scores(pd.concat([values, scored], ignore_index=True), errors)
+    score_rows = values[values["metric"].eq("auc")].assign(metric="score", score_of="squared_error", score_one="ridge")
+    score_rows = score_rows.assign(normaliser=1.0)  # areas are used as scores, which reverses the order
+    by_score = scores(pd.concat([values, score_rows], ignore_index=True), errors)
     assert by_score["metric"].eq("score").all() and by_score["contestant"].iloc[0] == "zero"
-    by_area = scores(pd.concat([values, scored[scored["contestant"].ne("s4d")]], ignore_index=True), errors)
+    by_area = scores(pd.concat([values, score_rows[score_rows["contestant"].ne("s4d")]], ignore_index=True), errors)
     assert by_area["metric"].eq("auc").all() and by_area["contestant"].iloc[0] == "ridge"
 
 
@@ -186,8 +186,8 @@ def test_the_metric_of_curves_depends_on_question_and_shift() -> None:
     values = tables_of()[0]
     curve = values[values["run"].eq("gpt2-s0") & values["n_context"].notna()]
     likelihoods, accuracies = curve.assign(metric="nll"), curve.assign(metric="accuracy", shift="noisy-1")
-    of_test = curve.assign(metric="cross_entropy", evaluator="icl")
-    rows = pd.concat([likelihoods, accuracies, of_test], ignore_index=True)
+    test_curve = curve.assign(metric="cross_entropy", evaluator="icl")
+    rows = pd.concat([likelihoods, accuracies, test_curve], ignore_index=True)
     task = Slice(Results(rows, EpisodeScores((), set()), tables.frame("costs", [])), "t", "smoke")
     assert metric_of_curves(task, "next") == "nll"
     assert metric_of_curves(task, "next", "noisy-1") == "accuracy"
@@ -456,8 +456,8 @@ def test_scores_are_the_default_metric() -> None:
 
 def test_a_leaderboard_may_have_a_metric_that_some_contestants_lack() -> None:
     values = tables_of()[0]
-    scored = values[values["metric"].eq("auc") & values["run"].isin(["zero", "ridge"])].assign(metric="score")
-    task = slice_of(pd.concat([values, scored]))
+    score_rows = values[values["metric"].eq("auc") & values["run"].isin(["zero", "ridge"])].assign(metric="score")
+    task = slice_of(pd.concat([values, score_rows]))
     complete, partial = leaderboard(task, "next"), leaderboard(task, "next", partial=True)
     assert complete["metric"].eq("auc").all()
     assert partial["contestant"].tolist() == ["zero", "ridge", *complete["contestant"].drop([0, 5])]

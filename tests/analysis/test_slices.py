@@ -37,9 +37,9 @@ def test_the_prompt_set_of_targets_is_the_one_without_a_shift() -> None:
 
 def test_a_failed_evaluation_of_a_branch_does_not_remove_the_values_of_the_run() -> None:
     failed = {"status": "failed", "reason": "r", "value": None, "n_related": None}
-    on_branch = MODEL | TARGETS | failed | {"axis": "branch", "axis_value": 10}
+    branch_row = MODEL | TARGETS | failed | {"axis": "branch", "axis_value": 10}
     other_seed = MODEL | TARGETS | failed | {"run": "m-s1"}
-    for failed_row, contestants in ((on_branch, ["m", "zero"]), (other_seed, ["zero"])):
+    for failed_row, contestants in ((branch_row, ["m", "zero"]), (other_seed, ["zero"])):
         task = Slice(results_of([MODEL | TARGETS, ZERO | TARGETS, failed_row]), "t", "smoke")
         assert sorted(task.targets["contestant"]) == contestants
 
@@ -48,8 +48,8 @@ def test_rows_without_failed_contestants_are_numbered_from_0() -> None:
     failed = MODEL | TARGETS | {"status": "failed", "reason": "r", "value": None}
     other_seed = MODEL | TARGETS | {"run": "m-s1"}
     task = Slice(results_of([failed, other_seed, ZERO | TARGETS, ZERO | TARGETS | {"shift": "noisy-1"}]), "t", "smoke")
-    unfailed = task.without_failed(task.rows[task.rows["status"].eq("ok")])
-    assert unfailed.index.tolist() == [0, 1] and unfailed.columns.tolist() == task.rows.columns.tolist()
+    successful_rows = task.without_failed(task.rows[task.rows["status"].eq("ok")])
+    assert successful_rows.index.tolist() == [0, 1] and successful_rows.columns.tolist() == task.rows.columns.tolist()
     assert task.targets.index.tolist() == [0, 1]
     assert set(task.targets.columns) == {*task.targets_by_run.columns, "evaluator"}
 
@@ -293,7 +293,7 @@ def test_summaries_are_numbers_for_whole_curves() -> None:
     ]
 
 
-ANSWERS = [
+TARGET_SCORES = [
     *(
         MODEL | TARGETS | {"run": f"m-s{seed}", "n_related": n, "value": seed + 2.0 * n}
         for seed in (0, 1)
@@ -305,7 +305,7 @@ ANSWERS = [
 
 def test_scores_of_targets_are_means_over_runs_at_every_number_of_related_datasets() -> None:
     task = slice_of(
-        *ANSWERS,
+        *TARGET_SCORES,
         ZERO | TARGETS | {"axis": "stratum:a", "stratum": "a", "value": 2.0},
         ZERO | TARGETS | {"axis": "n_context", "axis_value": 4, "value": 3.0},
         ZERO | TARGETS | {"axis": "branch", "axis_value": 10},
@@ -342,7 +342,7 @@ def test_scores_of_targets_are_means_over_runs_at_every_number_of_related_datase
 def test_scores_of_targets_omit_numbers_of_related_datasets_at_which_a_run_failed(
     changes: dict[str, object], counts: list[int]
 ) -> None:
-    means = slice_of(*ANSWERS, MODEL | TARGETS | FAILED | {"run": "m-s2"} | changes).targets
+    means = slice_of(*TARGET_SCORES, MODEL | TARGETS | FAILED | {"run": "m-s2"} | changes).targets
     assert means.loc[means["contestant"].eq("m"), "n_related"].tolist() == counts
     assert means["contestant"].eq("zero").sum() == 1
 

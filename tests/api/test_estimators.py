@@ -156,7 +156,7 @@ def test_a_set_model_uses_up_to_a_thousand_rows_per_context(run: Run) -> None:
         warnings.simplefilter("error")
         model = InContextRegressor(run).fit(X[:1000], X[:1000, 0])
     assert [len(member.rows) for member in model.model_.members] == [1000]
-    assert "20 rows" in model.remarks_[0], "the warning names the size of contexts in training"
+    assert "20 rows" in model.remarks_[0], "the remark names the size of contexts in training"
     with pytest.warns(ContextSizeWarning, match="1000 of the 1500 rows"):
         model = InContextRegressor(run, n_contexts=2).fit(X, X[:, 0])
     assert [len(member.rows) for member in model.model_.members] == [1000, 1000]
@@ -183,9 +183,9 @@ def test_random_columns_are_selected_if_there_are_more_than_in_training(causal_r
     columns = [member.columns for member in model.model_.members]
     assert all(len(set(selection)) == 4 for selection in columns)
     assert set(np.concatenate(columns)) == set(range(10)), "every column is read"
-    again = InContextRegressor(causal_run, n_permutations=1)
+    same_model = InContextRegressor(causal_run, n_permutations=1)
     with pytest.warns(ContextSizeWarning):
-        np.testing.assert_array_equal(again.fit(X, X[:, 0]).predict(X), model.predict(X))
+        np.testing.assert_array_equal(same_model.fit(X, X[:, 0]).predict(X), model.predict(X))
     with pytest.warns(ContextSizeWarning):
         wide = InContextRegressor(causal_run).fit(np.tile(X, 50), X[:, 0])
     assert len(wide.model_.members) == 16 and wide.predict(np.tile(X, 50)).shape == (15,)

@@ -19,7 +19,7 @@ def model(task: str, **settings: object) -> Backbone:
     return icl.GRU(icl.task(task, "smoke", **settings), layers=1, width=16).eval()
 
 
-def streamed(backbone: Backbone, lines: list[str]) -> list[list[float]]:
+def stream_answers(backbone: Backbone, lines: list[str]) -> list[list[float]]:
     """Return the answers of a stream to queries before the first line and after each line."""
     queries = ["?"] + [text for line in lines for text in (line, "?")]
     if backbone.shape.y_dim > 1 and backbone.shape.classes is None:
@@ -34,7 +34,7 @@ def test_predictions_for_tokens_equal_those_of_a_stream_and_of_the_model() -> No
     tokens = [0, 2, 1, 1]
     frame = icl.next_element(backbone, tokens)
     assert frame["n"].tolist() == [0, 1, 2, 3, 4]
-    np.testing.assert_allclose(frame.drop(columns="n"), streamed(backbone, list(map(str, tokens))), rtol=1e-5)
+    np.testing.assert_allclose(frame.drop(columns="n"), stream_answers(backbone, list(map(str, tokens))), rtol=1e-5)
     points = Points.full(torch.empty(1, 5, 0), torch.tensor([[*tokens, 0]]))
     with torch.no_grad():
         probabilities = backbone.predict_next(points).logits.softmax(-1)[0]
@@ -47,11 +47,11 @@ def test_predictions_for_vectors_equal_those_of_a_stream() -> None:
     values = [0.5, -1.25, 2.0]
     frame = icl.next_element(backbone, values)
     assert frame.columns.tolist() == ["n", "mean1", "std1", "low1", "high1"]
-    np.testing.assert_allclose(frame.drop(columns="n"), streamed(backbone, list(map(str, values))), rtol=1e-5)
+    np.testing.assert_allclose(frame.drop(columns="n"), stream_answers(backbone, list(map(str, values))), rtol=1e-5)
     assert icl.next_element(backbone, np.array(values)[:, None]).equals(frame)
     pairs = model("recall-vectors")
     vectors = np.random.default_rng(0).normal(size=(3, 4))
-    expected = streamed(pairs, [",".join(map(repr, row)) for row in vectors.tolist()])
+    expected = stream_answers(pairs, [",".join(map(repr, row)) for row in vectors.tolist()])
     np.testing.assert_allclose(icl.next_element(pairs, vectors).drop(columns="n"), expected, rtol=1e-4, atol=1e-6)
 
 

@@ -196,7 +196,7 @@ def test_examples_in_docstrings_are_correct() -> None:
     assert doctest.testmod(module).failed == 0
 
 
-class _Wave(Backbone[CNP.Settings], abstract=True):
+class _CommonOutput(Backbone[CNP.Settings], abstract=True):
     """Predicts that all outputs are equal to one standard normal variable, plus noise with standard deviation 0.1."""
 
     def predict_targets(self, context: Points, x_target: Tensor, related: Points | None = None) -> JointGaussian:
@@ -206,7 +206,7 @@ class _Wave(Backbone[CNP.Settings], abstract=True):
 
 def test_samples_are_correlated_only_if_the_model_predicts_a_joint_distribution() -> None:
     task = icl.task("gp-mixture", "smoke")
-    joint, independent = _Wave(CNP.Settings(), task.shape), icl.CNP(task, width=8)
+    joint, independent = _CommonOutput(CNP.Settings(), task.shape), icl.CNP(task, width=8)
     x, queries = np.zeros((3, 1)), np.linspace(-1, 1, 7)[:, None]
     joint_samples, independent_samples = (
         icl.sample_y(model, x, np.zeros(3), queries, 200, seed=1) for model in (joint, independent)
@@ -228,7 +228,7 @@ def test_a_joint_distribution_is_predicted_for_all_queries_in_one_pass(monkeypat
     monkeypatch.setattr("iclbench.api.predict._QUERIES_PER_PASS", 2)
     pass_sizes: list[int] = []
 
-    class Counting(_Wave, abstract=True):
+    class Counting(_CommonOutput, abstract=True):
         def predict_targets(self, context: Points, x_target: Tensor, related: Points | None = None) -> JointGaussian:
             pass_sizes.append(x_target.shape[1])
             return super().predict_targets(context, x_target, related)

@@ -92,7 +92,7 @@ def contestant_order(chart: alt.TopLevelMixin) -> list[str]:
     return chart.to_dict()["layer"][0]["encoding"]["y"]["sort"]
 
 
-def ranked(rows: pd.DataFrame, name: str, ascending: bool) -> list[str]:
+def sorted_contestants(rows: pd.DataFrame, name: str, ascending: bool) -> list[str]:
     rows = rows[rows["metric"].eq(name) & rows["axis"].isna() & rows["n_context"].isna()]
     return rows.sort_values(["value", "contestant"], ascending=[ascending, True])["contestant"].tolist()
 
@@ -102,10 +102,10 @@ def test_the_leaderboard_sorts_by_the_metric_from_best_to_worst(scores: pd.DataF
     plain = scores[scores["shift"].eq("none")]
     for name, ascending in (("auc", True), ("score", False)):
         chart = icl.plot.leaderboard(scores, metric=name)
-        assert contestant_order(chart) == ranked(plain, name, ascending)
+        assert contestant_order(chart) == sorted_contestants(plain, name, ascending)
         assert f"({'lower' if ascending else 'higher'} is better)" in chart.to_json(validate=False)
     shifted = icl.plot.leaderboard(scores, shift="orthants")
-    assert contestant_order(shifted) == ranked(scores[scores["shift"].eq("orthants")], "auc", True)
+    assert contestant_order(shifted) == sorted_contestants(scores[scores["shift"].eq("orthants")], "auc", True)
     assert "shift orthants" in shifted.to_json(validate=False)
     for argument, name in {"shift": "orthant", "metric": "acu", "evaluator": "nxet"}.items():
         with refused("unknown-name", argument, repr(name)):
@@ -118,16 +118,18 @@ def test_the_leaderboard_can_rank_by_accuracy_and_by_tests_of_a_family() -> None
     rows = icl.evaluate([icl.CNP(task), *task.baselines], task)
     leaderboard = icl.plot.leaderboard(rows)
     accuracy = "accuracy_within_choices"
-    assert contestant_order(leaderboard) == ranked(rows[rows["evaluator"].eq("targets")], accuracy, False)
+    assert contestant_order(leaderboard) == sorted_contestants(rows[rows["evaluator"].eq("targets")], accuracy, False)
     assert "accuracy (higher is better)" in leaderboard.to_json(validate=False)
     for name in ("icl", "icl-paired"):
         test_rows = rows[rows["evaluator"].eq(name.replace("-", "_"))]
         accuracies = test_rows[test_rows["metric"].eq(accuracy)].set_index("contestant")["value"]
         order = contestant_order(icl.plot.leaderboard(rows, evaluator=name))
         assert sorted(order) == sorted(accuracies.index) and "chance" in order
-        assert accuracies[order].is_monotonic_decreasing, "equal accuracies are ordered as in `scores`"
+        assert accuracies[order].is_monotonic_decreasing, "contestants with equal accuracies may be in any order"
     entropy_leaderboard = icl.plot.leaderboard(rows, metric="cross_entropy")
-    assert contestant_order(entropy_leaderboard) == ranked(rows[rows["evaluator"].eq("targets")], "cross_entropy", True)
+    assert contestant_order(entropy_leaderboard) == sorted_contestants(
+        rows[rows["evaluator"].eq("targets")], "cross_entropy", True
+    )
 
 
 @pytest.mark.parametrize(("outlier", "is_log"), [("knn-3", False), ("tnp", True)])

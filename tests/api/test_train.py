@@ -32,13 +32,13 @@ def test_the_command_train_and_the_functions_train_and_fit_give_equal_weights(tm
     assert icl.train(task, "gpt2", seed=3, results=tmp_path / "function", settings=SIZE, steps=12).is_finished
     model = icl.GPT2(task, seed=3, **SIZE)
     # Unlike `fit`, the command does not scale warm-up and curriculum with the steps.
-    history = icl.fit(model, task, seed=3, progress=False, **{"steps": 12} | _unscaled(task))
+    history = icl.fit(model, task, seed=3, progress=False, **{"steps": 12} | _unscaled_settings(task))
     assert isinstance(history, pd.DataFrame) and history["step"].iloc[-1] == 12
     for name, weights in run.load().state_dict().items():
         assert torch.equal(weights, model.state_dict()[name]), name
 
 
-def _unscaled(task: icl.Task) -> dict[str, object]:
+def _unscaled_settings(task: icl.Task) -> dict[str, object]:
     preset = task.sizes.train
     return {"curriculum": preset.curriculum.model_dump(exclude_none=True), "warmup": preset.warmup, "log_every": 1}
 

@@ -1,6 +1,7 @@
-"""A simple NumPy implementation of Transformer neural processes: one episode, dataset and head at a time, unpadded.
+"""A simple NumPy implementation of Transformer neural processes.
 
-It reads the weights of a model by name and shares no code with the model. The order of operations follows the papers.
+It computes one episode, dataset and head at a time, without padding. It reads the weights of a model by name and
+shares no code with the model. The order of operations follows the papers.
 """
 
 import numpy as np

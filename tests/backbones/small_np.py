@@ -34,8 +34,8 @@ def batch(sizes: list[tuple[int, int]] = SIZES) -> Episodes:
 
     def points(count: int, mask: Tensor) -> Points:
         x, y = (torch.randn(len(sizes), count, 2, generator=generator, dtype=torch.float64) for _ in range(2))
-        absent = 50 * ~mask.unsqueeze(-1)
-        return Points(x + absent, y - absent, mask)
+        offset = 50 * ~mask.unsqueeze(-1)
+        return Points(x + offset, y - offset, mask)
 
     context = points(5, torch.tensor([[i < n for i in range(5)] for n, _ in sizes]))
     targets = points(6, torch.tensor([[0 < i <= n for i in range(6)] for _, n in sizes]))
@@ -64,7 +64,7 @@ def encoder_parameters(layers: int) -> int:
 
 
 def default_parameters(name: str, dx: int, dy: int, **settings: Any) -> int:
-    """Return the number of parameters of a backbone with a Gaussian head. Other settings have their defaults."""
+    """Return the number of parameters of a backbone with a Gaussian head. Unspecified settings have their defaults."""
     cls = BACKBONES.get(name)
     shape = TaskShape(x_dim=dx, points=50, y_dim=dy, head="gaussian", question="targets")
     return int(cls(cls.Settings(**settings), shape).parameter_count)

@@ -9,7 +9,7 @@ from scipy.stats import norm
 from iclbench.backbones.bootstrap_np import BootstrapNP
 from iclbench.core.episodes import Points
 from iclbench.layers.resampling import fixed_uniforms, sort_canonically
-from tests.backbones.naive_two_path import Naive
+from tests.backbones.naive_two_path import NaiveModel
 from tests.backbones.two_path_models import SIZES, batch, build, reordered_and_padded, rows
 
 
@@ -23,7 +23,7 @@ def sample_indices(uniforms: np.ndarray, count: int) -> np.ndarray:
 @torch.no_grad()
 def test_bootstraps_and_their_predictions_equal_numpy_loops(name: str, head: str) -> None:
     model, episodes = build(name, head, samples=3), batch()
-    actual, naive = model.predict_targets(episodes.context, episodes.targets.x), Naive(model)
+    actual, naive = model.predict_targets(episodes.context, episodes.targets.x), NaiveModel(model)
     ordered, uniforms = sort_canonically(episodes.context), fixed_uniforms(3, 8, episodes.context.x).numpy()
     for b in range(len(SIZES)):
         context, x = rows(ordered, b), episodes.targets.x[b].numpy()
@@ -31,7 +31,7 @@ def test_bootstraps_and_their_predictions_equal_numpy_loops(name: str, head: str
         for s in range(3):
             pairs, residuals = sample_indices(uniforms[:, s], len(context[0]))
             bootstrap = naive.bootstrap(context, pairs, residuals, head == "gaussian")
-            raws.append(naive.bootstrapped(context, bootstrap, x))
+            raws.append(naive.raw_outputs_of_bootstrap(context, bootstrap, x))
         raw = np.stack(raws, 1)
         if head == "point":
             np.testing.assert_allclose(actual.mean[b].numpy(), raw.mean(1), rtol=1e-9, atol=1e-9)
@@ -93,7 +93,7 @@ def test_the_loss_is_the_sum_of_the_losses_for_the_context_and_for_its_bootstrap
     model, episodes = build("bnp", train_samples=3), batch()
     actual = model.loss(episodes, 0.0, torch.Generator().manual_seed(0))[0].item()
     uniforms = torch.rand(2, len(SIZES), 3, 8, generator=torch.Generator().manual_seed(0)).double().numpy()
-    naive, ordered, losses = Naive(model), sort_canonically(episodes.context), []
+    naive, ordered, losses = NaiveModel(model), sort_canonically(episodes.context), []
     for b in range(len(SIZES)):
         context, (x, y) = rows(ordered, b), rows(episodes.targets, b)
 
@@ -103,8 +103,8 @@ def test_the_loss_is_the_sum_of_the_losses_for_the_context_and_for_its_bootstrap
         bootstrap_likelihoods = []
         for s in range(3):
             bootstrap = naive.bootstrap(context, *sample_indices(uniforms[:, b, s], len(context[0])), spread=True)
-            bootstrap_likelihoods.append(likelihoods(naive.bootstrapped(context, bootstrap, x)))
-        context_likelihood = likelihoods(naive.conditional(context, x))
+            bootstrap_likelihoods.append(likelihoods(naive.raw_outputs_of_bootstrap(context, bootstrap, x)))
+        context_likelihood = likelihoods(naive.raw_outputs(context, x))
         losses.append(-(context_likelihood + logsumexp(bootstrap_likelihoods, 0) - np.log(3)).mean())
     assert actual == pytest.approx(np.mean(losses), rel=1e-9)
 

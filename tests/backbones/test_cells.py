@@ -27,7 +27,7 @@ def table(rows: int = 9, columns: int = 4, targets: int = 5, seed: int = 0) -> E
     return Episodes(context=context, targets=queries, scored=queries.mask)
 
 
-def small(head: str = "gaussian", **settings: Any) -> Any:
+def small_model(head: str = "gaussian", **settings: Any) -> Any:
     return build("cells", SIZES | settings, head, x_dim=4, y_dim=1, classes=3 if head == "categorical" else None)
 
 
@@ -95,29 +95,31 @@ def test_predictions_equal_a_reference_that_uses_pytorch_attention_on_all_cells(
 def test_initial_weights_have_the_scale_of_pytorchs_multi_head_attention() -> None:
     attention = BACKBONES.get("cells")(BACKBONES.get("cells").Settings(), TaskShape(x_dim=2, points=4)).blocks[0].rows
     torch.manual_seed(0)
-    library = nn.MultiheadAttention(96, 4)
-    for linear, weight in zip((attention.q, attention.k, attention.v), library.in_proj_weight.chunk(3), strict=True):
+    torch_attention = nn.MultiheadAttention(96, 4)
+    for linear, weight in zip(
+        (attention.q, attention.k, attention.v), torch_attention.in_proj_weight.chunk(3), strict=True
+    ):
         assert linear.weight.std().item() == pytest.approx(weight.std().item(), rel=0.03)
         assert not linear.bias.any()
-    assert attention.out.weight.std().item() == pytest.approx(library.out_proj.weight.std().item(), rel=0.03)
+    assert attention.out.weight.std().item() == pytest.approx(torch_attention.out_proj.weight.std().item(), rel=0.03)
 
 
 def test_predictions_do_not_depend_on_the_order_of_columns() -> None:
-    model, episodes, order = small(), table(), torch.tensor([2, 0, 3, 1])
+    model, episodes, order = small_model(), table(), torch.tensor([2, 0, 3, 1])
     context, x = episodes.context, episodes.queries.x
     permuted = replace(context, x=context.x[..., order])
     torch.testing.assert_close(answer(model, permuted, x[..., order]), answer(model, context, x))
 
 
 def test_predictions_do_not_depend_on_the_order_of_rows() -> None:
-    model, episodes = small(), table()
+    model, episodes = small_model(), table()
     context, x = episodes.context, episodes.queries.x
     shuffled = context.map(lambda t: t[:, torch.randperm(t.shape[1], generator=torch.Generator().manual_seed(0))])
     torch.testing.assert_close(answer(model, shuffled, x.flip(1)), answer(model, context, x).flip(1))
 
 
 def test_predictions_do_not_depend_on_the_units_of_columns() -> None:
-    model, episodes = small(), table()
+    model, episodes = small_model(), table()
     context, x = episodes.context, episodes.queries.x
     scale, shift = torch.tensor([1e9, 1e-9, -1.0, 3.0]), torch.tensor([1e9, 0.0, 5.0, -1e3])
     expected = answer(model, context, x)
@@ -126,8 +128,8 @@ def test_predictions_do_not_depend_on_the_units_of_columns() -> None:
 
 
 def test_columns_that_are_constant_in_the_context_do_not_change_predictions() -> None:
-    """The targets' own values in these columns have no effect either, so that no target depends on other targets."""
-    model, episodes = small(), table()
+    """The values of the targets in these columns have no effect either."""
+    model, episodes = small_model(), table()
     context, x = episodes.context, episodes.queries.x
     expected = answer(model, context, x)
     for value, targets_value in ((0.0, 0.0), (7.3, 7.3), (1e9, -1e9)):
@@ -137,14 +139,14 @@ def test_columns_that_are_constant_in_the_context_do_not_change_predictions() ->
 
 
 def test_tables_may_have_any_number_of_columns() -> None:
-    model = small()
+    model = small_model()
     for columns in (1, 3, 40):
         episodes = table(columns=columns)
         assert answer(model, episodes.context, episodes.queries.x).isfinite().all()
 
 
 def test_predict_accepts_arrays_with_a_different_number_of_columns_than_in_training() -> None:
-    model, random = small(), np.random.default_rng(0)
+    model, random = small_model(), np.random.default_rng(0)
     X, y, X_new = random.normal(size=(9, 7)), random.normal(size=9), random.normal(size=(4, 7))
     mean, std = icl.predict(model, X, y, X_new, return_std=True)
     assert mean.shape == std.shape == (4,)
@@ -153,14 +155,14 @@ def test_predict_accepts_arrays_with_a_different_number_of_columns_than_in_train
 
 
 def test_predictions_from_a_single_context_row_are_finite_and_equal_for_all_targets() -> None:
-    model, episodes = small(), table(rows=1)
+    model, episodes = small_model(), table(rows=1)
     means = answer(model, episodes.context, episodes.queries.x)
     assert means.isfinite().all()
     torch.testing.assert_close(means, means[:, :1].expand_as(means))
 
 
 def test_labels_are_read_as_numbers() -> None:
-    model, episodes = small("categorical"), table()
+    model, episodes = small_model("categorical"), table()
     labels = torch.arange(9).expand(3, -1) % 3
     context = replace(episodes.context, y=labels)
     with torch.no_grad():
@@ -170,7 +172,7 @@ def test_labels_are_read_as_numbers() -> None:
 
 
 def test_outliers_are_clipped() -> None:
-    model, episodes = small(), table()
+    model, episodes = small_model(), table()
     context, x = episodes.context, episodes.queries.x
     torch.testing.assert_close(answer(model, context, 1e9 * x), answer(model, context, 1e6 * x))
 

@@ -159,9 +159,8 @@ def peak(work: str, count: int, chunk: int) -> int:
     state = backbone.condition(context.span(0, 1))
     with LiveBytes() as live:
         if work == "train":
-            backbone.loss(Episodes(context=context, targets=targets, scored=targets.mask), 0.5, torch.Generator())[
-                0
-            ].backward()
+            episodes = Episodes(context=context, targets=targets, scored=targets.mask)
+            backbone.loss(episodes, 0.5, torch.Generator())[0].backward()
         else:
             with torch.no_grad():
                 after = backbone.condition(context) if work == "condition" else backbone.update(state, context)

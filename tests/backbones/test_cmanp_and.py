@@ -61,7 +61,7 @@ def test_blocks_are_scored_given_the_true_outputs_of_earlier_blocks(block: int, 
 
 
 @torch.no_grad()
-def test_the_loss_is_the_joint_density_of_all_targets_for_any_block_size() -> None:
+def test_the_loss_is_the_negative_joint_log_density_for_any_block_size() -> None:
     episodes = batch()
     losses = [build("cmanp-and", SMALL | {"block": b}).loss(episodes, 0.0, torch.Generator())[0] for b in (1, 100)]
     model = build("cmanp-and", SMALL)
@@ -71,6 +71,7 @@ def test_the_loss_is_the_joint_density_of_all_targets_for_any_block_size() -> No
 
 
 def test_chunks_of_queries_do_not_change_predictions() -> None:
+    """If gradients are enabled, queries are not split into chunks."""
     model, episodes = build("cmanp-and", SMALL), batch()
     expected = model.predict_targets(episodes.context, episodes.queries.x)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""CMHP: sizes, predictions against attention to each prefix, gradients, streams, a constant state, and learning."""
+"""CMHP: sizes, comparison with attention to each prefix, gradients, streams, a constant state, and learning."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_the_number_of_parameters_follows_from_the_documented_sizes(marks: int) 
     assert backbone.parameter_count == marks * 64 + 16 * 64 + 2 * block + read_out == 403_544 + 1_089 * marks
 
 
-def naive(backbone: CMHP, points: Points) -> list[Prediction]:
+def naive_predictions(backbone: CMHP, points: Points) -> list[Prediction]:
     """Return the predictions for every prefix, with blocks that attend to all events of the prefix at once."""
     column = TIME if backbone.settings.encode == "time" else GAP
     index = np.arange(8)
@@ -73,7 +73,7 @@ def test_predictions_for_all_prefixes_in_one_pass_equal_those_for_separate_prefi
     backbone, context = model(CMHP, **SMALL, encode=encode, chunk=chunk), events()
     context.mask[1, :3] = False
     actual = backbone.predict_next(context)
-    for n, expected in enumerate(naive(backbone, context)):
+    for n, expected in enumerate(naive_predictions(backbone, context)):
         assert_same(actual.at(slice(n, n + 1)), expected, 1e-10)
     for prefixes in ([0], [2, 3, 7], [], [COUNT - 1]):
         expected = actual.at(torch.tensor(prefixes, dtype=torch.long))
@@ -87,7 +87,9 @@ def test_gradients_of_one_pass_over_all_prefixes_equal_those_of_a_loop(chunk: in
     context.mask[1, :3] = False
     loss, _ = backbone.loss(Episodes(context=context, scored=context.mask), 0.5, torch.Generator())
     actual = torch.autograd.grad(loss, list(backbone.parameters()))
-    losses = torch.cat([answer.loss(context.y[:, n : n + 1]) for n, answer in enumerate(naive(backbone, context))], 1)
+    losses = torch.cat(
+        [answer.loss(context.y[:, n : n + 1]) for n, answer in enumerate(naive_predictions(backbone, context))], 1
+    )
     expected = mean_by_event(losses, context.mask, context)
     torch.testing.assert_close(loss, expected, rtol=1e-10, atol=1e-10)
     names = [name for name, _ in backbone.named_parameters()]

@@ -1,4 +1,4 @@
-"""CoQE for regression: predictions against a simple reference, their dependencies, and their factorisation."""
+"""CoQE for regression: predictions compared with a simple reference, their dependencies, and their factorisation."""
 
 import pytest
 import torch
@@ -73,7 +73,7 @@ def phi(ours: CoQE, values: Tensor) -> Tensor:
     return normed @ weights["rest.2.weight"].T + weights["rest.2.bias"]
 
 
-def naive(ours: CoQE, points: Points) -> Tensor:
+def naive_predictions(ours: CoQE, points: Points) -> Tensor:
     """Return the predictions for every prefix, computed with `transformers.GPT2Model`. Queries are not tokens."""
     trunk = ours.task_encoder
     theirs = transformers_gpt2(layers=2, width=16, heads=2, positions=2 * N, init_std=0.3).eval()
@@ -98,7 +98,9 @@ def naive(ours: CoQE, points: Points) -> Tensor:
 def test_predictions_equal_those_of_the_reference(settings: dict[str, object]) -> None:
     ours, points = model(**settings), draw()
     with torch.no_grad():
-        torch.testing.assert_close(ours.predict_next(points).mean[..., 0], naive(ours, points), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            ours.predict_next(points).mean[..., 0], naive_predictions(ours, points), atol=1e-5, rtol=1e-4
+        )
 
 
 @pytest.mark.parametrize("settings", SETTINGS)

@@ -1,4 +1,4 @@
-"""CoQE for classification: sizes of the released code, predictions against a simple reference, and gradients."""
+"""CoQE for classification: sizes of the released code, predictions compared with a simple reference, and gradients."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def episodes() -> Episodes:
     return Episodes(context=draw(), targets=targets, scored=targets.mask, classes=CLASSES)
 
 
-def naive(ours: CoQE, points: Points, x: Tensor) -> Tensor:
+def naive_logits(ours: CoQE, points: Points, x: Tensor) -> Tensor:
     """Compute the logits for one sequence, one query and one class at a time."""
     trunk, reduce, static = ours.task_encoder, ours.encoder.linear, ours.space.static
     theirs = transformers_gpt2(layers=2, width=WIDTH, heads=2, positions=2 * N, init_std=0.3).eval()
@@ -79,11 +79,11 @@ def test_parameter_counts_are_those_of_the_released_code(encoder: str | None, ex
 def test_predictions_equal_those_of_the_reference(variant: str) -> None:
     ours, points, x = model(variant=variant).eval(), draw(), draw(count=4, seed=2).x
     with torch.no_grad():
-        expected = naive(ours, points, x)
+        expected = naive_logits(ours, points, x)
         torch.testing.assert_close(ours.predict_targets(points, x).logits, expected, atol=2e-5, rtol=1e-4)
         for n in range(N):
             actual = ours.predict_next(points).logits[:, n]
-            expected = naive(ours, points.span(0, n), points.x[:, n : n + 1])
+            expected = naive_logits(ours, points.span(0, n), points.x[:, n : n + 1])
             torch.testing.assert_close(actual, expected[:, 0], atol=2e-5, rtol=1e-4)
 
 

@@ -39,7 +39,7 @@ def prompt(phi: np.ndarray, y: np.ndarray, query: np.ndarray) -> np.ndarray:
     return np.vstack([np.column_stack([phi.T, query]), np.append(y, 0.0)])
 
 
-def pattern(d: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def attention_weights(d: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the weights of proposition 3.9, with random values for the free entries (*): W_OV, W_KQ and an asymmetric
     Theta.
     """
@@ -50,7 +50,7 @@ def pattern(d: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndar
     return value, key_query, theta
 
 
-def encoded(model: CoQE, x: np.ndarray) -> np.ndarray:
+def encode(model: CoQE, x: np.ndarray) -> np.ndarray:
     with torch.no_grad():
         return model.represent(torch.from_numpy(x)[None])[0].numpy()
 
@@ -67,8 +67,8 @@ def test_linear_attention_is_the_inner_product_of_a_task_vector_and_the_encoded_
     entries (*).
     """
     generator, d = np.random.default_rng(n), 5
-    value, key_query, theta = pattern(d, generator)
-    phi = encoded(coqe(3, d), generator.normal(size=(n + 1, 3)))
+    value, key_query, theta = attention_weights(d, generator)
+    phi = encode(coqe(3, d), generator.normal(size=(n + 1, 3)))
     y = generator.normal(size=n)
     omega = sum(y[i] * theta.T @ phi[i] for i in range(n)) / n
     np.testing.assert_allclose(linear_attention(prompt(phi[:-1], y, phi[-1]), value, key_query), omega @ phi[-1])
@@ -85,8 +85,8 @@ def ranks(matrix: np.ndarray) -> list[int]:
 
 def test_the_rank_of_linear_attention_is_the_dimension_of_the_encoder() -> None:
     generator, d = np.random.default_rng(0), 3
-    value, key_query, _ = pattern(d, generator)
-    phi = encoded(coqe(2, d), generator.normal(size=(64 * 5 + 80, 2)))
+    value, key_query, _ = attention_weights(d, generator)
+    phi = encode(coqe(2, d), generator.normal(size=(64 * 5 + 80, 2)))
     contexts, queries = phi[: 64 * 5].reshape(64, 5, d), phi[64 * 5 :]
     y = generator.normal(size=(64, 5))
     answers = [[linear_attention(prompt(contexts[c], y[c], q), value, key_query) for q in queries] for c in range(64)]
@@ -98,7 +98,7 @@ def test_the_rank_of_softmax_attention_grows_with_the_number_of_contexts() -> No
     query are linearly independent for different t, so the rank grows with the number of contexts, up to the
     precision of float64."""
     generator = np.random.default_rng(0)
-    value, key_query, _ = pattern(1, generator)
+    value, key_query, _ = attention_weights(1, generator)
     x, y, queries = generator.normal(size=64), generator.normal(size=64), np.linspace(-3, 3, 80)
 
     def matrix(attention: object) -> np.ndarray:

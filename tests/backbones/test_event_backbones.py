@@ -1,4 +1,4 @@
-"""THP and CMHP ignore masked events and open intervals."""
+"""Masked events and open intervals do not change the later predictions of THP and CMHP."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def test_the_mlp_read_in_applies_linear_relu_norm_linear_to_inputs_and_padded_ou
     ours = GPT2(GPT2Settings(size="tiny", read_in="mlp"), TaskShape(x_dim=5, points=12))
     batch, weights = points(), {name: t.detach().numpy() for name, t in ours.read_in.state_dict().items()}
 
-    def naive(values: torch.Tensor) -> np.ndarray:
+    def naive_read_in(values: torch.Tensor) -> np.ndarray:
         hidden = np.maximum(values.numpy() @ weights["linear.weight"].T + weights["linear.bias"], 0)
         centred = hidden - hidden.mean(-1, keepdims=True)
         normed = centred / np.sqrt(centred.var(-1, keepdims=True) + 1e-5)
@@ -191,8 +191,10 @@ def test_the_mlp_read_in_applies_linear_relu_norm_linear_to_inputs_and_padded_ou
         return normed @ weights["rest.2.weight"].T + weights["rest.2.bias"]
 
     tokens = ours.read_in(batch).detach().numpy()
-    np.testing.assert_allclose(tokens[:, ::2], naive(batch.x), atol=1e-5)
-    np.testing.assert_allclose(tokens[:, 1::2], naive(torch.cat([batch.y, torch.zeros(3, 12, 4)], -1)), atol=1e-5)
+    np.testing.assert_allclose(tokens[:, ::2], naive_read_in(batch.x), atol=1e-5)
+    np.testing.assert_allclose(
+        tokens[:, 1::2], naive_read_in(torch.cat([batch.y, torch.zeros(3, 12, 4)], -1)), atol=1e-5
+    )
 
 
 def test_a_width_that_is_not_a_multiple_of_the_heads_is_refused() -> None:

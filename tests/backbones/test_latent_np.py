@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from iclbench.backbones.latent_np import LatentNP
 from iclbench.core.episodes import Episodes
-from tests.backbones.naive_two_path import Naive
+from tests.backbones.naive_two_path import NaiveModel
 from tests.backbones.two_path_models import SIZES, batch, build, rows
 
 
@@ -28,12 +28,12 @@ def all_points(context: tuple, targets: tuple) -> tuple:
 @torch.no_grad()
 def test_every_sample_equals_numpy_loops(name: str) -> None:
     model, episodes = build(name, samples=3, latent=5), batch()
-    actual, naive = model.predict_targets(episodes.context, episodes.targets.x), Naive(model)
+    actual, naive = model.predict_targets(episodes.context, episodes.targets.x), NaiveModel(model)
     for b in range(len(SIZES)):
         context, x = rows(episodes.context, b), episodes.targets.x[b].numpy()
         mean, std = naive.latent(context)
         for s, noise in enumerate(model.normals.numpy()):
-            raw = naive.sampled(context, x, mean + std * noise)
+            raw = naive.raw_outputs_of_sample(context, x, mean + std * noise)
             np.testing.assert_allclose(actual.means[b, :, s, 0].numpy(), raw[:, :2], rtol=1e-9, atol=1e-9)
             np.testing.assert_allclose(actual.stds[b, :, s, 0].numpy() ** 2, np.logaddexp(0, raw[:, 2:]), rtol=1e-9)
 
@@ -62,7 +62,7 @@ def loss(model: LatentNP, episodes: Episodes, seed: int = 0) -> float:
 def test_the_loss_is_the_importance_weighted_bound(name: str, reconstruct: str) -> None:
     model, episodes = build(name, train_samples=3, latent=2, reconstruct=reconstruct), batch()
     noise = torch.randn(len(SIZES), 3, 2, generator=torch.Generator().manual_seed(0)).numpy()
-    naive, bounds = Naive(model), []
+    naive, bounds = NaiveModel(model), []
     for b in range(len(SIZES)):
         context, targets = rows(episodes.context, b), rows(episodes.targets, b)
         points = all_points(context, targets)
@@ -70,7 +70,7 @@ def test_the_loss_is_the_importance_weighted_bound(name: str, reconstruct: str) 
         (mean_p, std_p), (mean_q, std_q) = naive.latent(context), naive.latent(points)
         weights = []
         for z in mean_q + std_q * noise[b]:
-            likelihood = likelihoods(naive.sampled(context, scored[0], z), scored[1]).sum()
+            likelihood = likelihoods(naive.raw_outputs_of_sample(context, scored[0], z), scored[1]).sum()
             weights.append(likelihood + norm.logpdf(z, mean_p, std_p).sum() - norm.logpdf(z, mean_q, std_q).sum())
         bounds.append((logsumexp(weights) - np.log(3)) / len(scored[0]))
     assert loss(model, episodes) == pytest.approx(-np.mean(bounds), rel=1e-9)
@@ -82,12 +82,14 @@ def test_with_one_sample_the_loss_is_the_evidence_lower_bound() -> None:
     with torch.no_grad():
         model.encoders.second.post[-1].weight.mul_(4)  # so that posterior and prior differ
     noise = torch.randn(1, 1, 1, generator=torch.Generator().manual_seed(0)).numpy()[0, 0]
-    naive, context, targets = Naive(model), rows(episodes.context, 0), rows(episodes.targets, 0)
+    naive, context, targets = NaiveModel(model), rows(episodes.context, 0), rows(episodes.targets, 0)
     p, q = (norm(*(float(t[0]) for t in naive.latent(points))) for points in (context, all_points(context, targets)))
     divergence, _ = quad(
         lambda z: q.pdf(z) * (q.logpdf(z) - p.logpdf(z)), q.mean() - 12, q.mean() + 12, points=[q.mean()]
     )
-    likelihood = likelihoods(naive.sampled(context, targets[0], q.mean() + q.std() * noise), targets[1]).sum()
+    likelihood = likelihoods(
+        naive.raw_outputs_of_sample(context, targets[0], q.mean() + q.std() * noise), targets[1]
+    ).sum()
     assert divergence > 0.01
     assert loss(model, episodes) == pytest.approx(-(likelihood - divergence) / 4, rel=1e-8)
 

@@ -16,9 +16,8 @@ SMALL = {"layers": 2, "width": 16, "heads": 2}
     ("name", "lower", "upper"), [("tnp-d", 3, 4), ("eqtnp", 3, 4), ("lbanp", 1.5, 2), ("cmanp", 1, 1.05)]
 )
 def test_memory_grows_by_the_expected_factor_if_the_context_doubles(name: str, lower: float, upper: float) -> None:
-    """Memory is quadratic, linear or constant in the context if attention scores are stored as a matrix (no fused
-    kernel).
-    """
+    """Memory is quadratic, linear or constant in the size of the context if attention scores are stored as a matrix
+    (without a fused kernel)."""
     cls = BACKBONES.get(name)
     latent_sizes = {"latents": 64, "hidden": 16} if name in ("lbanp", "cmanp") else {}
     model = cls(cls.Settings(**SMALL, **latent_sizes), TaskShape(2, 8, head="gaussian", question="targets")).eval()

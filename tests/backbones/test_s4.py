@@ -157,8 +157,8 @@ def test_predictions_in_bfloat16_are_close_to_those_in_float32(cls: type[S4D] | 
     context, x = batch.span(0, count - 2), batch.x[:, :2]
 
     def answers() -> list[Tensor]:
-        shifted = backbone.predict_next(batch, x_query=batch.x.flip(1))
-        return [p.mean for p in (backbone.predict_next(batch), shifted, backbone.predict_targets(context, x))]
+        forked = backbone.predict_next(batch, x_query=batch.x.flip(1))
+        return [p.mean for p in (backbone.predict_next(batch), forked, backbone.predict_targets(context, x))]
 
     with torch.autocast("cpu", torch.bfloat16):
         actual, states = answers(), backbone.condition(context).layers

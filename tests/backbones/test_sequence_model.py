@@ -46,7 +46,7 @@ def test_a_backbone_has_the_settings_that_its_mixer_uses(name: str) -> None:
     for key in ("heads", "inner", "state", "rank", "filter_order", "eigenvalues", "householders"):
         assert (key in settings) == (key in uses)
     assert ("max_points" in settings) == ("longest" in uses)
-    # These settings are common to all backbones.
+    # These settings are common to all backbones with a single mixer.
     assert {"conv", "mlp", "feedforward"} <= settings.keys() and "conv" in uses
 
 

@@ -173,16 +173,16 @@ def test_later_targets_depend_on_predicted_points_or_sampled_labels_of_earlier_t
     torch.testing.assert_close(answer.logits[0, 1].softmax(-1), torch.stack(second).mean(0), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("portions", [False, True])
+@pytest.mark.parametrize("in_portions", [False, True])
 @torch.no_grad()
 def test_samples_are_distinct_paths_that_depend_only_on_the_seed(
-    portions: bool, monkeypatch: pytest.MonkeyPatch
+    in_portions: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All samples differ, even if the setting `samples` is smaller. Their mean equals that of many paths."""
     model, episodes = build("tnp-a", {"samples": 2}), batch()
     query = (episodes.context, episodes.queries.x)
     answer = build("tnp-a", {"samples": 500}).predict_targets(*query)
-    if portions:
+    if in_portions:
         monkeypatch.setattr(tnp_a, "_MAX_ELEMENTS", 2**16)
     draws = model.sample_targets(*query, 500, torch.Generator().manual_seed(0))
     assert draws.shape == (500, *answer.drawn_outputs.shape[:2], 2) and len(draws.flatten(1).unique(dim=0)) == 500

@@ -14,7 +14,7 @@ BLOCK = 12 * WIDTH**2 + 13 * WIDTH
 AFTER_ENCODER = (WIDTH**2 + WIDTH) + 2 * WIDTH + CLASSES * (WIDTH + 1)
 
 
-def on_characters(encoder: EncoderName | None = None, layers: int = 12) -> ImageBackbone:
+def character_model(encoder: EncoderName | None = None, layers: int = 12) -> ImageBackbone:
     shape = TaskShape(
         x_dim=28 * 28, points=8, classes=CLASSES, x_shape=(28, 28), head="categorical", question="targets"
     )
@@ -24,7 +24,7 @@ def on_characters(encoder: EncoderName | None = None, layers: int = 12) -> Image
 
 
 def test_the_default_model_has_the_835_639_parameters_of_the_paper() -> None:
-    assert on_characters().parameter_count == 835_639
+    assert character_model().parameter_count == 835_639
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_label_embeddings_have_the_width_of_image_features_and_both_are_projecte
     features = int(encoder.partition("-")[2])
     reduction = 0 if features == WIDTH else features * WIDTH + WIDTH
     expected = network + CLASSES * features + reduction + layers * BLOCK + AFTER_ENCODER
-    assert on_characters(encoder, layers).parameter_count == expected
+    assert character_model(encoder, layers).parameter_count == expected
 
 
 def test_the_same_layers_map_features_and_labels_to_alternating_tokens() -> None:

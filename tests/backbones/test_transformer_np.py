@@ -46,8 +46,8 @@ def batch(sizes: list[tuple[int, list[int]]] = SIZES) -> Episodes:
         return Points.full(x, y)
 
     def masked(points: Points) -> Points:
-        absent = 50 * ~points.mask.unsqueeze(-1)
-        return replace(points, x=points.x + absent, y=points.y - absent)
+        offset = 50 * ~points.mask.unsqueeze(-1)
+        return replace(points, x=points.x + offset, y=points.y - offset)
 
     context, related, targets = points(count, 9), points(count, sets, 7), points(count, 4)
     in_context = torch.tensor([[i < n for i in range(9)] for n, _ in sizes])
@@ -65,7 +65,7 @@ def batch(sizes: list[tuple[int, list[int]]] = SIZES) -> Episodes:
     )
 
 
-def shuffled(t: torch.Tensor, dim: int) -> torch.Tensor:
+def shuffle(t: torch.Tensor, dim: int) -> torch.Tensor:
     return t.index_select(dim, torch.randperm(t.shape[dim], generator=torch.Generator().manual_seed(1)))
 
 
@@ -103,7 +103,7 @@ def test_the_number_of_parameters_equals_that_of_the_papers(name, settings, coun
     assert cls(cls.Settings(**settings), shape).parameter_count == count
 
 
-def test_the_number_of_parameters_of_a_layer_is_the_sum_over_its_parts():
+def test_an_attention_layer_of_width_128_has_99_200_parameters():
     assert sum(p.numel() for p in AttentionLayer(128, 8).parameters()) == 99_200
 
 
@@ -170,10 +170,10 @@ def test_queries_use_only_the_memory_of_a_state_and_not_its_points(name, setting
 def test_predictions_do_not_depend_on_the_order_of_points_or_datasets(name, settings):
     model, episodes = build(name, settings), batch()
     expected = model.predict_targets(episodes.context, episodes.targets.x, episodes.related).mean
-    context = episodes.context.map(lambda t: shuffled(t, 1))
-    related = episodes.related.map(lambda t: shuffled(shuffled(t, 1), 2))
-    actual = model.predict_targets(context, shuffled(episodes.targets.x, 1), related).mean
-    torch.testing.assert_close(actual, shuffled(expected, 1), rtol=0, atol=1e-12)
+    context = episodes.context.map(lambda t: shuffle(t, 1))
+    related = episodes.related.map(lambda t: shuffle(shuffle(t, 1), 2))
+    actual = model.predict_targets(context, shuffle(episodes.targets.x, 1), related).mean
+    torch.testing.assert_close(actual, shuffle(expected, 1), rtol=0, atol=1e-12)
 
 
 def test_layers_have_different_initial_weights():

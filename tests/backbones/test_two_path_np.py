@@ -9,7 +9,7 @@ import torch
 from iclbench.backbones import two_path_np
 from iclbench.backbones.base import TaskShape
 from iclbench.registry import BACKBONES
-from tests.backbones.naive_two_path import Naive
+from tests.backbones.naive_two_path import NaiveModel
 from tests.backbones.two_path_models import batch, build, rows
 from tests.refusals import refused
 
@@ -48,9 +48,9 @@ def test_published_sizes(name: str, dx: int, dy: int, pre: int, post: int, decod
 @torch.no_grad()
 def test_a_batch_equals_numpy_loops_over_episodes_and_heads(name: str) -> None:
     model, episodes = build(name, pre_depth=3, post_depth=3, decoder_depth=4), batch()
-    actual, naive = model.predict_targets(episodes.context, episodes.targets.x), Naive(model)
+    actual, naive = model.predict_targets(episodes.context, episodes.targets.x), NaiveModel(model)
     for b in range(len(episodes.context)):
-        raw = naive.conditional(rows(episodes.context, b), episodes.targets.x[b].numpy())
+        raw = naive.raw_outputs(rows(episodes.context, b), episodes.targets.x[b].numpy())
         np.testing.assert_allclose(actual.mean[b].numpy(), raw[:, :2], rtol=1e-10, atol=1e-10)
         np.testing.assert_allclose(actual.std[b].numpy(), np.sqrt(np.logaddexp(0, raw[:, 2:])), rtol=1e-10)
 

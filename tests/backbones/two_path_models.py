@@ -39,8 +39,8 @@ def batch(sizes: tuple[int, ...] = SIZES, targets: int = 4) -> Episodes:
 
     context, target_points = points(max(sizes) + 1), points(targets)
     mask = torch.arange(context.count) < torch.tensor(sizes).unsqueeze(1)
-    absent = 50 * ~mask.unsqueeze(-1)
-    return Episodes(Points(context.x + absent, context.y - absent, mask), target_points.mask, target_points)
+    offset = 50 * ~mask.unsqueeze(-1)
+    return Episodes(Points(context.x + offset, context.y - offset, mask), target_points.mask, target_points)
 
 
 def rows(points: Points, episode: int) -> Rows:

@@ -56,7 +56,7 @@ def test_the_tables_demo_evaluates_models_and_baselines_on_scikit_learn_tables(
 
 
 def test_the_grid_of_the_demo_has_the_documented_sizes() -> None:
-    """Two backbones on two tasks with three dimensions and 15 examples."""
+    """The demo trains two backbones on two tasks with three dimensions and 15 examples."""
     cells = grid_cells([demo.GRIDS["functions"]])
     configs = {cell.run: cell.config for cell in cells if cell.kind == "train"}
     assert len(configs) == 4 and {config.backbone.name for config in configs.values()} == {"gpt2", "mamba"}

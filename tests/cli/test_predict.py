@@ -61,7 +61,7 @@ def table(rows: int = 40, seed: int = 0) -> Frame:
 
 
 class Answer:
-    """Runs the command and stores its exit code and its predictions."""
+    """Runs the command, and stores its exit code and the path of its predictions."""
 
     def __init__(
         self, run: Run, folder: Path, train: Frame | str, new: Frame | str, target: str, *options: str
@@ -155,7 +155,7 @@ def test_other_formats_are_read(numbers_run: Run, tmp_path: Path, suffix: str, c
     assert [column["name"] for column in record["encoding"]["columns"]] == ["wind", "height", "kind"]
 
 
-ANSWERED: dict[str, Callable[[Frame], Frame]] = {
+TABLE_CHANGES: dict[str, Callable[[Frame], Frame]] = {
     "constant columns": lambda t: t.assign(unit="kg", one=1),
     "only constant columns": lambda t: t[["power"]].assign(unit="kg"),
     "large scales": lambda t: t.assign(wind=t["wind"] * 1e9 + 1e12, power=t["power"] * 1e9),
@@ -178,16 +178,16 @@ ANSWERED: dict[str, Callable[[Frame], Frame]] = {
 }
 
 
-@pytest.mark.parametrize("name", ANSWERED)
+@pytest.mark.parametrize("name", TABLE_CHANGES)
 def test_tables_in_many_forms_are_predicted(numbers_run: Run, ask: Ask, name: str) -> None:
-    change = ANSWERED[name]
+    change = TABLE_CHANGES[name]
     new = change(table(5, seed=1)).drop(columns="power")
     predictions = ask(numbers_run, change(table()), new, "power").predictions()
     assert len(predictions) == len(new) and np.isfinite(predictions.to_numpy(float)).all()
 
 
 def test_predictions_scale_with_the_units_of_a_table(numbers_run: Run, ask: Ask) -> None:
-    scaled = ANSWERED["large scales"]
+    scaled = TABLE_CHANGES["large scales"]
     plain = ask(numbers_run, table(), table(5, seed=1), "power").predictions()
     large = ask(numbers_run, scaled(table()), scaled(table(5, seed=1)), "power").predictions()
     np.testing.assert_allclose(large / 1e9, plain, rtol=1e-3, atol=1e-3)
@@ -210,7 +210,7 @@ def test_a_table_of_10000_rows_is_subsampled(numbers_run: Run, causal_run: Run, 
 def test_columns_are_selected_if_there_are_too_many_and_orders_are_averaged(
     numbers_run: Run, causal_run: Run, ask: Ask, capsys: Capture
 ) -> None:
-    wide = ANSWERED["500 columns"]
+    wide = TABLE_CHANGES["500 columns"]
     ask(numbers_run, wide(table()), wide(table(5, seed=1)), "power")
     err = capsys.readouterr().err
     assert "4 of the 503 columns" in err
@@ -341,7 +341,7 @@ def test_a_header_of_numbers_needs_the_option_header(numbers_run: Run, ask: Ask,
     assert len(ask(numbers_run, train, train, "2", "--header").predictions()) == 40
 
 
-REFUSED: dict[str, tuple[Frame | str, Frame | str, str, list[str], tuple[str, ...]]] = {
+INVALID_REQUESTS: dict[str, tuple[Frame | str, Frame | str, str, list[str], tuple[str, ...]]] = {
     "other spelling": (table(), table().rename(columns={"wind": "WIND "}), "power", [], ("'WIND' to 'wind'",)),
     "other spaces": (
         table().rename(columns={"wind": "wind speed"}),
@@ -363,9 +363,9 @@ REFUSED: dict[str, tuple[Frame | str, Frame | str, str, list[str], tuple[str, ..
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", INVALID_REQUESTS)
 def test_invalid_requests_are_refused_in_one_line(numbers_run: Run, ask: Ask, name: str, capsys: Capture) -> None:
-    train, new, target, options, words = REFUSED[name]
+    train, new, target, options, words = INVALID_REQUESTS[name]
     answer = ask(numbers_run, train, new, target, *options)
     assert answer.code == 2 and not answer.out.exists()
     check_one_line(capsys.readouterr().err, *words)

@@ -24,7 +24,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     minute. Sequences are observed from time 0 or, for the run `first`, from their first event."""
     folder = tmp_path_factory.mktemp("trained")
     times = torch.rand(8, 20, generator=torch.Generator().manual_seed(0)).cumsum(1)
-    rows = [json.dumps({"times": (60 * each).tolist(), "marks": [n % 3 for n in range(20)]}) for each in times]
+    rows = [json.dumps({"times": (60 * sequence).tolist(), "marks": [n % 3 for n in range(20)]}) for sequence in times]
     (folder / "log.jsonl").write_text("\n".join(rows))
     options = ["-o", f"task.path={folder / 'log.jsonl'}", "-o", f"task.time_scale={UNIT}", "-o", "train.steps=3"]
     options += ["-o", "backbone.layers=1", "-o", "backbone.width=8"]
@@ -47,7 +47,9 @@ def stream(
     return code, captured.out.splitlines(), captured.err
 
 
-def expected(results: Path, events: list[tuple[float, float]], run: str = "minutes") -> tuple[float, float, float]:
+def expected_answer(
+    results: Path, events: list[tuple[float, float]], run: str = "minutes"
+) -> tuple[float, float, float]:
     """Return the mean gap, the median gap and the probability of mark 0 that the model predicts after these events."""
     y, last_time = [], 0.0
     for time, mark in events:
@@ -64,7 +66,7 @@ def assert_row(
     line: str, events: list[tuple[float, float]], results: Path, run: str = "minutes", start: float = 0
 ) -> None:
     time, gap, median, low, high, mark, *p = map(float, line.split(","))
-    assert (gap, median, p[0]) == pytest.approx(expected(results, events, run), rel=1e-4)
+    assert (gap, median, p[0]) == pytest.approx(expected_answer(results, events, run), rel=1e-4)
     assert time == pytest.approx(start + events[-1][0] + gap, rel=1e-8)
     assert low < median < high and mark == p.index(max(p)) and sum(p) == pytest.approx(1, abs=1e-6)
 

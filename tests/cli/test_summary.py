@@ -35,8 +35,8 @@ MODEL = [
     *rows("model", "backbone", "log_likelihood", [-0.8, -0.7]),
     *rows("model", "backbone", "squared_error", [0.5, 0.4]),
 ]
-POINTS = rows("knn-3", "baseline", "squared_error", [0.6])
-BETTER = [
+POINT_PREDICTOR = rows("knn-3", "baseline", "squared_error", [0.6])
+BETTER_MODEL = [
     *rows("better", "backbone", "log_likelihood", [-0.75]),
     *rows("better", "backbone", "squared_error", [0.45]),
 ]
@@ -51,7 +51,7 @@ def board(values: list[dict[str, object]] | pd.DataFrame) -> tuple[list[str], li
 
 
 def test_contestants_are_ordered_by_likelihood_followed_by_point_predictors_ordered_by_error() -> None:
-    columns, lines = board([*POINTS, *BETTER, *MODEL])
+    columns, lines = board([*POINT_PREDICTOR, *BETTER_MODEL, *MODEL])
     assert columns == ["contestant", "LL, 0 related", "LL, 1 related", "squared error"]
     assert lines == [
         ["[bold]model[/bold]", "-0.800", "-0.700", "0.400"],
@@ -62,7 +62,9 @@ def test_contestants_are_ordered_by_likelihood_followed_by_point_predictors_orde
 
 def test_the_column_tuned_appears_only_if_some_models_are_tuned_and_others_are_not() -> None:
     def lines_of(**tuned: bool | None) -> list[list[str]]:
-        columns, lines = board([row | {"tuned": tuned.get(str(row["run"]))} for row in [*POINTS, *BETTER, *MODEL]])
+        columns, lines = board(
+            [row | {"tuned": tuned.get(str(row["run"]))} for row in [*POINT_PREDICTOR, *BETTER_MODEL, *MODEL]]
+        )
         return [columns, *lines]
 
     plain = lines_of()
@@ -85,7 +87,7 @@ def test_scores_have_three_decimals_and_small_positive_scores_are_abbreviated() 
 
 def test_the_gap_to_the_oracle_has_a_column_if_it_was_measured() -> None:
     gaps = rows("model", "backbone", "gap", [0.3, 0.2])
-    columns, lines = board([*MODEL, *POINTS, *gaps])
+    columns, lines = board([*MODEL, *POINT_PREDICTOR, *gaps])
     assert columns[-2:] == ["gap to the oracle", "squared error"]
     assert [line[-2] for line in lines] == ["0.200 ±0.100", ""]
 
@@ -136,9 +138,9 @@ def test_joint_scores_that_condition_on_true_targets_are_explained_in_a_note(tmp
     """The column also contains joint likelihoods that do not condition on true targets."""
     joint = [row for run in ("model", "better") for row in rows(run, "backbone", "log_likelihood_joint", [-0.4])]
     teacher_forced = rows("better", "backbone", "log_likelihood_teacher_forced", [-0.4])
-    without_targets = tables.frame("values", [*MODEL, *BETTER, *joint])
+    without_targets = tables.frame("values", [*MODEL, *BETTER_MODEL, *joint])
     assert not any("joint" in line for line in target_notes(tmp_path, without_targets.query("n_related == 0")))
-    (note,) = target_notes(tmp_path, tables.frame("values", [*BETTER, *joint, *teacher_forced]))
+    (note,) = target_notes(tmp_path, tables.frame("values", [*BETTER_MODEL, *joint, *teacher_forced]))
     assert "joint LL of better" in note
 
 

@@ -28,7 +28,7 @@ from iclbench.sweep.verify import VerifiedCell
 from tests.conftest import small_card
 from tests.tables.rows import complete_row
 
-LONG = "my-own-linear-in-twenty-dimensions-gpt2-with-rotary-positions-small-s0"
+LONG_NAME = "my-own-linear-in-twenty-dimensions-gpt2-with-rotary-positions-small-s0"
 
 
 class RecordingTable(Table):
@@ -57,10 +57,10 @@ def values(**columns: Any) -> pd.DataFrame:
     """Rows of the table `values` of one prompt set."""
     rows = len(max((v for v in columns.values() if isinstance(v, list)), key=len))
     shared = {
-        "run": LONG,
+        "run": LONG_NAME,
         "task": "my-own-linear-in-twenty-dimensions",
         "family": "linear",
-        "contestant": LONG,
+        "contestant": LONG_NAME,
         "kind": "backbone",
         "preset": "small",
         "shift": "none",
@@ -89,7 +89,7 @@ def leaderboard() -> pd.DataFrame:
     return pd.concat([*curves, *scores])
 
 
-RUNS = (LONG, "least-squares", "gd-plus-plus-transformed")
+RUNS = (LONG_NAME, "least-squares", "gd-plus-plus-transformed")
 
 
 def targets() -> pd.DataFrame:
@@ -112,7 +112,7 @@ def depths() -> pd.DataFrame:
     metrics = ["squared_error", "scale", "scale_std", "shift", "shift_std"]
     rows = [
         values(
-            run=[LONG] * 12,
+            run=[LONG_NAME] * 12,
             evaluator="probe",
             axis="layer",
             axis_value=list(range(1, 13)),
@@ -128,14 +128,18 @@ def depths() -> pd.DataFrame:
 def ranks() -> pd.DataFrame:
     counts = [2**i for i in range(2, 12)]
     return pd.concat(
-        values(run=[LONG] * 10, evaluator="rank", axis="contexts", axis_value=counts, metric=m, value=[1234.5] * 10)
+        values(
+            run=[LONG_NAME] * 10, evaluator="rank", axis="contexts", axis_value=counts, metric=m, value=[1234.5] * 10
+        )
         for m in ("rank", "effective_rank")
     )
 
 
 def features() -> pd.DataFrame:
-    by_feature = values(run=[LONG] * 9, evaluator="representation", axis="feature", axis_value=[*range(9)], value=-12.3)
-    return pd.concat([by_feature, values(run=[LONG], evaluator="representation", value=[0.5])])
+    by_feature = values(
+        run=[LONG_NAME] * 9, evaluator="representation", axis="feature", axis_value=[*range(9)], value=-12.3
+    )
+    return pd.concat([by_feature, values(run=[LONG_NAME], evaluator="representation", value=[0.5])])
 
 
 def language() -> pd.DataFrame:
@@ -144,7 +148,9 @@ def language() -> pd.DataFrame:
     kinds = ("accuracy", "accuracy_sd", "accuracy_gain", "accuracy_first_token", "balanced_accuracy")
     means = [values(task=names, metric=metric, value=0.12345, **common) for metric in kinds]
     shuffled = values(task=names, metric="accuracy", shift="shuffled-labels", value=0.5, **common)
-    thinking = values(task=names, metric="accuracy", contestant=f"{LONG}+deep-thinking-passes-15", value=0.5, **common)
+    thinking = values(
+        task=names, metric="accuracy", contestant=f"{LONG_NAME}+deep-thinking-passes-15", value=0.5, **common
+    )
     passes = [
         values(task=names, metric="kl_to_icl", axis="passes", axis_value=[t] * 3, value=1.25e-10, **common)
         for t in range(1, 9)
@@ -157,7 +163,7 @@ def costs() -> pd.DataFrame:
     metrics += [(phase, m) for phase in ("condition", "query", "update") for m in ("flops", "seconds", "state_bytes")]
     rows = [
         {
-            "run": LONG,
+            "run": LONG_NAME,
             "task": "t",
             "contestant": "c",
             "preset": "small",
@@ -176,9 +182,9 @@ def costs() -> pd.DataFrame:
     return tables.frame("costs", rows)
 
 
-def verified(*_: Any) -> list[VerifiedCell]:
+def verified_cells(*_: Any) -> list[VerifiedCell]:
     task = resolve_task("linear", "smoke")[0].model_copy(update={"name": "my-own-linear-in-twenty-dimensions"})
-    cell = GridCell("evaluate", LONG, "gpt2", task, "small")
+    cell = GridCell("evaluate", LONG_NAME, "gpt2", task, "small")
     environment = ("AVX512 instead of AVX2", "torch 2.6.0 instead of 2.7.1")
     return [VerifiedCell(cell, 123456, None, None, environment, 12345.0)]
 
@@ -204,19 +210,21 @@ def show_costs(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def show_verified(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setattr(sweep_results, "verify", verified)
+    monkeypatch.setattr(sweep_results, "verify", verified_cells)
     sweep_results.print_verified([], CellStore(folder), 1, 0, Context(folder))
 
 
 def show_doctor(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setattr(doctor, "_facts", lambda *_: {"results folder": LONG, "backbone classes": "14 load; " * 20})
+    monkeypatch.setattr(
+        doctor, "_facts", lambda *_: {"results folder": LONG_NAME, "backbone classes": "14 load; " * 20}
+    )
     doctor.command(folder, None, json=False)
 
 
 def show_demo_model(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     model = SimpleNamespace(path=folder, parameters=1, steps=1)
     monkeypatch.setattr("iclbench.language.demo_model.train", lambda *_: model)
-    monkeypatch.setattr(demo_model, "_accuracies", lambda *_: [[LONG, "0.12", "1.00"]])
+    monkeypatch.setattr(demo_model, "_accuracies", lambda *_: [[LONG_NAME, "0.12", "1.00"]])
     demo_model.command(folder, 0, steps=1)
 
 

@@ -177,7 +177,7 @@ def test_the_search_ends_if_the_size_stops_growing() -> None:
     assert nearest >= 64 and len(values) < 10
 
 
-def test_given_settings_are_kept_and_a_given_width_disables_the_search() -> None:
+def test_given_settings_do_not_change_and_a_given_width_disables_the_search() -> None:
     settings, parameters = settings_and_size("linear", "mamba", "grid", "backbone.state=4", "backbone.layers=3")
     assert (settings["state"], settings["layers"]) == (4, 3)
     assert abs(parameters / 25_000 - 1) <= BUDGET_TOLERANCE

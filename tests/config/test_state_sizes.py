@@ -72,7 +72,7 @@ def test_a_mixer_declares_whether_its_state_grows(name: str) -> None:
     assert backbone.state_size == (None if longer > shorter else shorter)
 
 
-SEARCHED = [
+SEARCH_CASES = [
     ("linear", "mamba2", 2048),
     ("linear", "mamba2", 5000),
     ("linear", "mlstm", 2048),
@@ -90,7 +90,7 @@ SEARCHED = [
 ]
 
 
-@pytest.mark.parametrize(("task", "backbone", "size"), SEARCHED)
+@pytest.mark.parametrize(("task", "backbone", "size"), SEARCH_CASES)
 def test_the_search_meets_the_state_budget_and_the_parameter_budget(task: str, backbone: str, size: int) -> None:
     config = config_with_state(task, backbone, size)
     built = config.build(config.task.build())
@@ -138,7 +138,7 @@ def test_the_search_is_deterministic_and_rarely_builds_models(monkeypatch: pytes
 @pytest.mark.parametrize(
     "override", ["backbone.heads=2", "backbone.state=8", "backbone.inner=80", "backbone.layers=3", "backbone.width=20"]
 )
-def test_given_settings_are_kept(override: str) -> None:
+def test_given_settings_do_not_change(override: str) -> None:
     key, value = override.removeprefix("backbone.").split("=")
     config = config_with_state("linear", "mamba2", 2048, override)
     size, parameters = sizes(config)

@@ -158,7 +158,7 @@ def test_a_correct_model_passes_with_and_without_related_datasets(capsys: pytest
 
 
 @pytest.mark.parametrize(
-    ("cls", "contracts", "where"),
+    ("cls", "contracts", "suffix"),
     [
         (CheatsInOnePass, ("later_points_change_nothing", "no_answer_sees_its_own_label"), "(point head)"),
         (CheatsInForks, ("separate_queries_are_answered",), "(point head)"),
@@ -166,12 +166,12 @@ def test_a_correct_model_passes_with_and_without_related_datasets(capsys: pytest
     ],
 )
 def test_a_model_that_looks_ahead_in_only_one_code_path_fails(
-    cls: type[Net], contracts: tuple[str, ...], where: str, capsys: pytest.CaptureFixture[str]
+    cls: type[Net], contracts: tuple[str, ...], suffix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, lines = run_check(cls, capsys)
     assert code == 1
     for contract in contracts:
-        assert any(line.startswith(f"FAILED {contract} {where}: ") for line in lines)
+        assert any(line.startswith(f"FAILED {contract} {suffix}: ") for line in lines)
     failed = sum(line.startswith("FAILED ") for line in lines)
     assert lines[-1].startswith(f"{failed} of {len(lines) - 1} broken: ")
     assert all(lines[-1].count(contract) == 1 for contract in contracts)
@@ -287,7 +287,7 @@ def test_hyena_can_read_related_datasets_of_an_example_task() -> None:
 
 # Estimators for a single family. For these, `iclbench check` advises to check the family, which has a contract about
 # its oracles.
-OF_ONE_FAMILY = {
+ONE_FAMILY_ESTIMATORS = {
     "gp-kernel-oracle",
     "gp-periodic-mean",
     "gp-bayes-oracle",
@@ -308,14 +308,16 @@ OF_ONE_FAMILY = {
     "product-oracle",
     "product-token-count",
 }
-REGISTERED = {name for registry in (BACKBONES, ESTIMATORS, FAMILIES) for name in registry.entries} - OF_ONE_FAMILY
+REGISTERED = {
+    name for registry in (BACKBONES, ESTIMATORS, FAMILIES) for name in registry.entries
+} - ONE_FAMILY_ESTIMATORS
 
 
 # Families that read data files. This test has no such files.
-OF_DATA = {"era5", "events", "tabular"}
+DATA_FAMILIES = {"era5", "events", "tabular"}
 
 
-@pytest.mark.parametrize("name", sorted(OF_DATA))
+@pytest.mark.parametrize("name", sorted(DATA_FAMILIES))
 def test_missing_data_are_reported_as_a_usage_error_and_not_as_a_broken_contract(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,7 +328,7 @@ def test_missing_data_are_reported_as_a_usage_error_and_not_as_a_broken_contract
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(REGISTERED - OF_DATA))
+@pytest.mark.parametrize("name", sorted(REGISTERED - DATA_FAMILIES))
 def test_every_registered_class_passes_its_contracts(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["check", name])
     out = capsys.readouterr().out

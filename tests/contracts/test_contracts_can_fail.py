@@ -238,7 +238,7 @@ class HasAnUnsavedWeight(Trained):
         return self.hidden[0] * super().kernel(a, b)
 
 
-BREAKS = {
+FAULTY_PREDICTORS = {
     "answers_have_the_right_shape": Flat,
     "answers_are_deterministic": Random,
     "targets_do_not_see_each_other": SeesOtherTargets,
@@ -272,7 +272,7 @@ def test_a_predictor_without_faults_passes_all_contracts(predictor: type[Predict
     assert failures(predictor(), example_episodes(related=3)) == {}
 
 
-@pytest.mark.parametrize(("contract", "predictor"), BREAKS.items())
+@pytest.mark.parametrize(("contract", "predictor"), FAULTY_PREDICTORS.items())
 def test_a_predictor_with_one_fault_fails_the_contract(contract: str, predictor: type[Predictor]) -> None:
     broken = failures(predictor(), example_episodes(related=3))
     assert contract in broken
@@ -280,4 +280,4 @@ def test_a_predictor_with_one_fault_fails_the_contract(contract: str, predictor:
 
 
 def test_every_contract_has_a_predictor_that_breaks_it() -> None:
-    assert {contract.name for contract in CONTRACTS} == set(BREAKS)
+    assert {contract.name for contract in CONTRACTS} == set(FAULTY_PREDICTORS)

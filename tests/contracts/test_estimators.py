@@ -14,8 +14,8 @@ from iclbench.families.linear import NoisyLinear, SparseLinear
 from iclbench.registry import ESTIMATORS
 from tests.contracts.cases import check_contracts, split_cases
 
-# Estimators for a single family. They are tested together with the family.
-OF_ONE_FAMILY = (
+# Prefixes of the names of estimators for a single family. They are tested together with the family.
+ONE_FAMILY_PREFIXES = (
     "climate-oracle",
     "gp-",
     "event-oracle",
@@ -31,11 +31,13 @@ OF_ONE_FAMILY = (
     "table-gp-",
     "product-",
 )
-BASELINES = [name for name in card_names("baselines") if not load_baseline(name)[1].estimator.startswith(OF_ONE_FAMILY)]
+BASELINES = [
+    name for name in card_names("baselines") if not load_baseline(name)[1].estimator.startswith(ONE_FAMILY_PREFIXES)
+]
 # Training with Adam amplifies rounding errors of float32.
-LOOSE = {"mlp": Tolerance(1e-3, 1e-3)}
-# Settings that shorten the fit, which has no effect on the contracts.
-SHORT: dict[str, dict[str, object]] = {
+TOLERANCES = {"mlp": Tolerance(1e-3, 1e-3)}
+# Settings that shorten the fit. They have no effect on the contracts.
+SHORT_SETTINGS: dict[str, dict[str, object]] = {
     "xgboost": {"n_estimators": 3},
     "mlp": {"steps": 30},
     "sklearn.ensemble:RandomForestClassifier": {"n_estimators": 2},
@@ -57,7 +59,7 @@ FAMILIES = {
 def build(baseline: str) -> FittedPredictor:
     _, card = load_baseline(baseline)
     cls = ESTIMATORS.get(card.estimator)
-    settings = validate(cls.Settings, {**card.settings, **SHORT.get(card.estimator, {})}, baseline)
+    settings = validate(cls.Settings, {**card.settings, **SHORT_SETTINGS.get(card.estimator, {})}, baseline)
     family = FAMILIES.get(card.estimator)
     marks = MARKS if "event" in cls.heads else None
     facts = TaskFacts(noise_to_signal=0.25, hidden_width=8, family=family, classes=CLASSES, marks=marks)
@@ -79,20 +81,20 @@ def kind_of(baseline: str) -> str:
 
 # Cards of one estimator differ only in a number. `make test` checks all contracts for the first card, and only those
 # about predictions for the others. `make test-slow` checks all contracts for all cards.
-FIRST = {kind_of(name): name for name in reversed(BASELINES)} | {"library": "logistic-regression"}
+FIRST_CARDS = {kind_of(name): name for name in reversed(BASELINES)} | {"library": "logistic-regression"}
 CARD_CONTRACTS = {"answers_have_the_right_shape", "the_two_questions_agree", "update_equals_conditioning_on_everything"}
 
 
 def is_slow(baseline: str, contract: Contract) -> bool:
     if kind_of(baseline) == "library":  # each fit takes milliseconds, and tests/estimators compares the predictions
-        return baseline not in FIRST.values()
-    return baseline not in FIRST.values() and contract.name not in CARD_CONTRACTS
+        return baseline not in FIRST_CARDS.values()
+    return baseline not in FIRST_CARDS.values() and contract.name not in CARD_CONTRACTS
 
 
 @pytest.mark.parametrize(("baseline", "contracts"), split_cases([(name,) for name in BASELINES], is_slow))
 def test_estimators_pass_the_contracts(baseline: str, contracts: list[Contract]) -> None:
     predictor = build(baseline)
-    check_contracts(contracts, predictor, episodes_for(predictor), LOOSE.get(baseline, Tolerance()))
+    check_contracts(contracts, predictor, episodes_for(predictor), TOLERANCES.get(baseline, Tolerance()))
 
 
 def test_every_estimator_has_a_card() -> None:
@@ -118,7 +120,9 @@ def test_the_prediction_from_an_empty_context_is_zero_or_uniform() -> None:
 @pytest.mark.parametrize(
     "baseline",
     [
-        pytest.param(name, marks=pytest.mark.slow if kind_of(name) == "library" and name not in FIRST.values() else [])
+        pytest.param(
+            name, marks=pytest.mark.slow if kind_of(name) == "library" and name not in FIRST_CARDS.values() else []
+        )
         for name in BASELINES
     ],
 )

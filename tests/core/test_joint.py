@@ -12,14 +12,14 @@ from iclbench.core.predictions import Categorical, Gaussian, Mixture, Point, Pre
 from iclbench.core.predictor import join_positions
 from tests.refusals import refused
 
-DRAW = torch.Generator().manual_seed(0)
-Y = torch.randn(3, 4, 2, generator=DRAW)
+GENERATOR = torch.Generator().manual_seed(0)
+Y = torch.randn(3, 4, 2, generator=GENERATOR)
 MASK = torch.tensor([[True, True, True, True], [True, False, True, False], [False, False, False, True]])
-ALL = torch.ones_like(MASK)
+FULL_MASK = torch.ones_like(MASK)
 
 
 def random(*shape):
-    return torch.randn(*shape, generator=DRAW)
+    return torch.randn(*shape, generator=GENERATOR)
 
 
 def joint_gaussian(rank=3):
@@ -33,13 +33,13 @@ def gaussians(samples=5):
 def test_the_density_of_a_joint_gaussian_equals_that_of_torch():
     prediction = joint_gaussian()
     exact = MultivariateNormal(prediction.mean.flatten(1).double(), prediction.to(dtype=torch.float64).covariance())
-    torch.testing.assert_close(prediction.joint_log_likelihood(Y, ALL), exact.log_prob(Y.flatten(1).double()))
+    torch.testing.assert_close(prediction.joint_log_likelihood(Y, FULL_MASK), exact.log_prob(Y.flatten(1).double()))
 
 
 def test_the_joint_density_is_nan_if_the_covariance_has_no_cholesky_factor():
     prediction = joint_gaussian()
     prediction.factor[1] *= 1e15
-    score = prediction.joint_log_likelihood(Y, ALL)
+    score = prediction.joint_log_likelihood(Y, FULL_MASK)
     assert score.isnan().tolist() == [False, True, False]
 
 
@@ -48,7 +48,7 @@ def test_masked_positions_are_marginalised():
     score = prediction.joint_log_likelihood(masked_y, MASK)
     for b in range(3):
         marginal = prediction[b : b + 1].at(MASK[b].nonzero().squeeze(1))
-        expected = marginal.joint_log_likelihood(Y[b : b + 1, MASK[b]], ALL[b : b + 1, : marginal.mean.shape[1]])
+        expected = marginal.joint_log_likelihood(Y[b : b + 1, MASK[b]], FULL_MASK[b : b + 1, : marginal.mean.shape[1]])
         torch.testing.assert_close(score[b : b + 1], expected)
 
 
@@ -59,7 +59,7 @@ def test_a_gaussian_from_a_triangular_factor_has_the_same_covariance_and_margina
     exact = MultivariateNormal(prediction.mean.flatten(1), scale_tril=tril)
     torch.testing.assert_close(prediction.covariance(), exact.covariance_matrix)
     torch.testing.assert_close(prediction.marginals.std.flatten(1), exact.variance.sqrt())
-    torch.testing.assert_close(prediction.joint_log_likelihood(Y, ALL).float(), exact.log_prob(Y.flatten(1)))
+    torch.testing.assert_close(prediction.joint_log_likelihood(Y, FULL_MASK).float(), exact.log_prob(Y.flatten(1)))
 
 
 def test_the_joint_score_of_independent_positions_is_the_sum_of_marginal_scores():
@@ -94,7 +94,7 @@ def test_scores_of_sampled_mixtures_are_log_means_of_their_densities():
     prediction = mix_samples(by_sample)
     log = by_sample.log_likelihood(Y.unsqueeze(2))
     torch.testing.assert_close(prediction.scores(Y)["log_likelihood"], log.logsumexp(2) - math.log(5))
-    torch.testing.assert_close(prediction.joint_log_likelihood(Y, ALL), log.sum(1).logsumexp(1) - math.log(5))
+    torch.testing.assert_close(prediction.joint_log_likelihood(Y, FULL_MASK), log.sum(1).logsumexp(1) - math.log(5))
     assert prediction.interval(0.9)[0].shape == Y.shape
     assert prediction.sample(3, torch.Generator().manual_seed(0)).shape == (3, *Y.shape)
 
@@ -149,7 +149,7 @@ def test_predictions_that_cannot_be_averaged_are_refused():
 def test_paths_are_sampled_from_the_stored_paths_and_have_no_joint_density():
     by_sample, drawn = gaussians(), random(3, 4, 5, 2)
     prediction = Paths(*(getattr(mix_samples(by_sample), name) for name in ("logits", "means", "stds")), drawn)
-    assert prediction.joint_log_likelihood(Y, ALL) is None
+    assert prediction.joint_log_likelihood(Y, FULL_MASK) is None
     draws = prediction.sample(7, torch.Generator().manual_seed(1))
     assert {tuple(path.flatten().tolist()) for path in draws} == {
         tuple(path.flatten().tolist()) for path in drawn.unbind(2)

@@ -244,29 +244,29 @@ def test_the_limit_can_be_written_with_or_without_a_unit(monkeypatch: pytest.Mon
     assert (limits.max_bytes(), limits.max_text(), limits.max_line()) == (2 * MEGA, MEGA // 4, 2048)
 
 
-LONG, MANY = "a" * 5000, "several words " * 500
+LONG_WORD, MANY_WORDS = "a" * 5000, "several words " * 500
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["train", LONG, "gpt2"],
-        ["train", "linear", MANY],
-        ["train", f"./{LONG}.toml", "gpt2"],
-        [LONG],
-        ["train", "linear", "gpt2", "-o", LONG],
-        ["train", "linear", "gpt2", "-o", f"{MANY}=3"],
-        ["train", "linear", "gpt2", "-o", f"train.{LONG}=3"],
-        ["train", "linear", "gpt2", "-o", f"train.lr={MANY}"],
-        ["train", "linear", "gpt2", "--name", MANY],
-        ["train", "linear", "gpt2", "--seed", MANY],
-        ["train", "linear", "gpt2", "--trust", f"../{LONG}"],
-        ["train", "linear", "gpt2", "--max-bytes", LONG],
-        ["eval", LONG],
-        ["show", MANY],
-        ["list", LONG],
-        ["check", f"{LONG}:{LONG}"],
-        ["lm", "eval", "-m", LONG, "-t", LONG],
+        ["train", LONG_WORD, "gpt2"],
+        ["train", "linear", MANY_WORDS],
+        ["train", f"./{LONG_WORD}.toml", "gpt2"],
+        [LONG_WORD],
+        ["train", "linear", "gpt2", "-o", LONG_WORD],
+        ["train", "linear", "gpt2", "-o", f"{MANY_WORDS}=3"],
+        ["train", "linear", "gpt2", "-o", f"train.{LONG_WORD}=3"],
+        ["train", "linear", "gpt2", "-o", f"train.lr={MANY_WORDS}"],
+        ["train", "linear", "gpt2", "--name", MANY_WORDS],
+        ["train", "linear", "gpt2", "--seed", MANY_WORDS],
+        ["train", "linear", "gpt2", "--trust", f"../{LONG_WORD}"],
+        ["train", "linear", "gpt2", "--max-bytes", LONG_WORD],
+        ["eval", LONG_WORD],
+        ["show", MANY_WORDS],
+        ["list", LONG_WORD],
+        ["check", f"{LONG_WORD}:{LONG_WORD}"],
+        ["lm", "eval", "-m", LONG_WORD, "-t", LONG_WORD],
     ],
     ids=lambda arguments: " ".join(word[:12] for word in arguments),
 )
@@ -283,11 +283,11 @@ def test_an_error_quotes_at_most_200_characters_of_an_argument(
 
 def test_an_error_quotes_at_most_200_characters_of_a_card(tmp_path: Path) -> None:
     for card in (
-        {LONG: 1},
-        {"family": LONG},
-        {"family": MANY},
-        {"family": 3, "summary": [MANY]},
-        {"presets": {LONG: {}}},
+        {LONG_WORD: 1},
+        {"family": LONG_WORD},
+        {"family": MANY_WORDS},
+        {"family": 3, "summary": [MANY_WORDS]},
+        {"presets": {LONG_WORD: {}}},
     ):
         (tmp_path / "card.toml").write_text(tomli_w.dumps({"family": "linear", "summary": "s", "presets": {}} | card))
         with pytest.raises(IclbenchError) as error:

@@ -57,16 +57,16 @@ class Cuda:
     """Replaces the functions of `torch.cuda` that report the memory of a device, and records their calls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = self.peak = 100
+        self.allocated = self.peak = 100
         self.events: list[str] = []
-        monkeypatch.setattr(torch.cuda, "synchronize", self.recorded("wait", lambda: None))
+        monkeypatch.setattr(torch.cuda, "synchronize", self.record_calls("wait", lambda: None))
         monkeypatch.setattr(
-            torch.cuda, "reset_peak_memory_stats", self.recorded("reset", lambda: self.hold(self.now, 0))
+            torch.cuda, "reset_peak_memory_stats", self.record_calls("reset", lambda: self.hold(self.allocated, 0))
         )
-        monkeypatch.setattr(torch.cuda, "memory_allocated", self.recorded("now", lambda: self.now))
-        monkeypatch.setattr(torch.cuda, "max_memory_allocated", self.recorded("peak", lambda: self.peak))
+        monkeypatch.setattr(torch.cuda, "memory_allocated", self.record_calls("now", lambda: self.allocated))
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", self.record_calls("peak", lambda: self.peak))
 
-    def recorded(self, event, value):
+    def record_calls(self, event, value):
         def call(device: str):
             assert device == "cuda:1"
             self.events.append(event)
@@ -75,7 +75,7 @@ class Cuda:
         return call
 
     def hold(self, peak: int, decrease: int) -> None:
-        self.peak, self.now = peak, peak - decrease
+        self.peak, self.allocated = peak, peak - decrease
 
 
 def test_on_cuda_the_peak_is_read_from_the_allocator_after_all_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,15 +90,15 @@ def test_the_error_of_each_command_names_the_options_to_reduce(
     assert code == 1, "the exit code is 1 even if other sizes were measured"
 
 
-@pytest.mark.parametrize("where", ["families.tabular.frame.read_text_columns", "cli.eval_runs.remarks_on"])
+@pytest.mark.parametrize("function", ["families.tabular.frame.read_text_columns", "cli.eval_runs.remarks_on"])
 def test_the_out_of_memory_error_for_a_table_names_the_options_of_tables(
-    where: str, trained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    function: str, trained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Both reading and describing a table can run out of memory."""
-    table, results = tmp_path / "own.csv", tmp_path / "results"
+    table, results = tmp_path / "mine.csv", tmp_path / "results"
     np.savetxt(table, np.random.default_rng(0).normal(size=(40, 4)), delimiter=",")
     copytree(trained_run.path.parents[1], results)
-    monkeypatch.setattr(f"iclbench.{where}", allocate_too_much)
+    monkeypatch.setattr(f"iclbench.{function}", allocate_too_much)
     code = main(
         [
             "eval",

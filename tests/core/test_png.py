@@ -134,13 +134,13 @@ def test_a_file_with_random_changes_is_decoded_or_refused(position, change):
 @pytest.mark.parametrize("interlaced", [False, True])
 def test_an_image_with_fewer_rows_than_its_header_states_is_refused(bits: int, interlaced: bool) -> None:
     """The checksums are correct and the compressed stream is complete. Only the number of rows is wrong."""
-    assert png.decode(_file(8, 8, bits, interlaced)).shape == (8, 8)
+    assert png.decode(black_image(8, 8, bits, interlaced)).shape == (8, 8)
     for stated_height in (9, 20):
         with pytest.raises(ValueError, match="PNG"):
-            png.decode(_file(8, 8, bits, interlaced, stated_height=stated_height))
+            png.decode(black_image(8, 8, bits, interlaced, stated_height=stated_height))
 
 
-def _file(width: int, height: int, bits: int, interlaced: bool, stated_height: int | None = None) -> bytes:
+def black_image(width: int, height: int, bits: int, interlaced: bool, stated_height: int | None = None) -> bytes:
     """Encode a black image whose header may state another height."""
     passes = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
     rows = b""

@@ -16,7 +16,7 @@ from iclbench.core.predictions import Categorical, Gaussian, HeadSettings, Mixtu
 Y = torch.randn(3, 4, 2, generator=torch.Generator().manual_seed(0))
 
 
-def raw(head, outputs):
+def raw_outputs(head, outputs):
     generator = torch.Generator().manual_seed(1)
     return torch.randn(3, 4, head.raw_dim(outputs), generator=generator)
 
@@ -24,7 +24,7 @@ def raw(head, outputs):
 @pytest.mark.parametrize("name", sorted(HEADS))
 def test_every_head_gives_one_finite_loss_and_score_per_position(name):
     head = HEADS[name]
-    prediction = head.from_raw(raw(head, 2).requires_grad_(), 2)
+    prediction = head.from_raw(raw_outputs(head, 2).requires_grad_(), 2)
     events = torch.cat([Y[..., :1].exp(), torch.ones(3, 4, 1), Y[..., :1].exp()], -1)
     y = {"categorical": torch.randint(2, (3, 4)), "event": events}.get(name, Y)
     assert prediction.loss(y).shape == (3, 4)
@@ -37,7 +37,7 @@ def test_every_head_gives_one_finite_loss_and_score_per_position(name):
 
 @pytest.mark.parametrize("name", sorted(HEADS))
 def test_positions_can_be_selected(name):
-    prediction = HEADS[name].from_raw(raw(HEADS[name], 2), 2)
+    prediction = HEADS[name].from_raw(raw_outputs(HEADS[name], 2), 2)
     selection = prediction.at(slice(1, 3)).tensors()
     assert all(torch.equal(selection[key], tensor[:, 1:3]) for key, tensor in prediction.tensors().items())
 
@@ -48,7 +48,7 @@ def test_points_are_scored_by_the_squared_error_summed_over_outputs():
 
 
 def test_gaussian_log_likelihood_equals_torch():
-    prediction = Gaussian.from_raw(raw(Gaussian, 2), 2)
+    prediction = Gaussian.from_raw(raw_outputs(Gaussian, 2), 2)
     expected = Independent(Normal(prediction.mean, prediction.std), 1).log_prob(Y)
     torch.testing.assert_close(prediction.log_likelihood(Y), expected)
     torch.testing.assert_close(prediction.loss(Y), -expected)
@@ -72,7 +72,7 @@ def test_coverage_is_the_fraction_of_targets_in_the_central_intervals():
 
 
 def test_mixture_log_likelihood_and_mean_equal_torch():
-    prediction = Mixture.from_raw(raw(Mixture, 2), 2)
+    prediction = Mixture.from_raw(raw_outputs(Mixture, 2), 2)
     components = Independent(Normal(prediction.means, prediction.stds), 1)
     expected = MixtureSameFamily(TorchCategorical(logits=prediction.logits), components)
     torch.testing.assert_close(prediction.log_likelihood(Y), expected.log_prob(Y))
@@ -85,13 +85,13 @@ def test_mixture_log_likelihood_and_mean_equal_torch():
 def test_mixture_coverage_uses_quantiles_of_the_mixture():
     mixture = Mixture(torch.zeros(1, 1, 2), torch.tensor([[[[-5.0], [5.0]]]]), torch.ones(1, 1, 2, 1))
     # Half of the probability is near -5 and half near 5, so the central half lies between the two means.
-    inside = {y: mixture.scores(torch.tensor([[[y]]])) for y in (-6.0, -4.9, 0.0, 4.9, 6.0, 6.3)}
-    assert [float(s["covered_50"]) for s in inside.values()] == [0, 1, 1, 1, 0, 0]
-    assert [float(s["covered_90"]) for s in inside.values()] == [1, 1, 1, 1, 1, 0]
+    scores_at = {y: mixture.scores(torch.tensor([[[y]]])) for y in (-6.0, -4.9, 0.0, 4.9, 6.0, 6.3)}
+    assert [float(s["covered_50"]) for s in scores_at.values()] == [0, 1, 1, 1, 0, 0]
+    assert [float(s["covered_90"]) for s in scores_at.values()] == [1, 1, 1, 1, 1, 0]
 
 
 def test_a_component_without_weight_does_not_change_scores():
-    prediction = Mixture.from_raw(raw(Mixture, 2), 2)
+    prediction = Mixture.from_raw(raw_outputs(Mixture, 2), 2)
     empty = prediction.logits.new_full((3, 4, 1), -math.inf)
     wider = Mixture(
         torch.cat([prediction.logits, empty], -1),
@@ -110,7 +110,7 @@ def test_the_minimum_std_bounds_the_log_likelihood():
 
 
 def test_categorical_loss_is_cross_entropy():
-    prediction = Categorical(raw(Categorical, 5))
+    prediction = Categorical(raw_outputs(Categorical, 5))
     y = torch.randint(5, (3, 4))
     expected = torch.nn.functional.cross_entropy(prediction.logits.flatten(0, 1), y.flatten(), reduction="none")
     torch.testing.assert_close(prediction.loss(y).flatten(), expected)
@@ -118,8 +118,8 @@ def test_categorical_loss_is_cross_entropy():
 
 def test_labels_outside_the_choices_have_no_effect_on_scores():
     logits = torch.tensor([[[9.0, 1.0, 2.0]], [[9.0, 3.0, 2.0]]])
-    admitted = torch.tensor([[False, True, True], [True, True, False]])
-    restricted = Categorical(logits).within(admitted)
+    choices = torch.tensor([[False, True, True], [True, True, False]])
+    restricted = Categorical(logits).within(choices)
     assert restricted.scores(torch.tensor([[2], [0]]))["accuracy"].tolist() == [[1.0], [1.0]]
     assert restricted.logits.softmax(-1)[0, 0, 0] == 0
 
@@ -129,12 +129,12 @@ def test_intervals_are_centred_on_means_far_from_0():
     assert [float(prediction.scores(y)["covered_90"].mean()) for y in (Y + 100, -Y - 100)] == [1.0, 0.0]
 
 
-def stream(seed=0):
+def new_generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
 def mixture_of(*shape, k=3, dy=1, seed=0):
-    logits, means, stds = (torch.randn(*shape, *s, generator=stream(seed)) for s in [(k,), (k, dy), (k, dy)])
+    logits, means, stds = (torch.randn(*shape, *s, generator=new_generator(seed)) for s in [(k,), (k, dy), (k, dy)])
     return Mixture(logits.double(), 3 * means.double(), stds.double().abs() + 0.01)
 
 
@@ -158,7 +158,7 @@ def test_the_ends_of_the_interval_of_a_mixture_are_roots_of_its_distribution_fun
 
 def test_coverage_of_a_mixture_is_consistent_with_its_intervals():
     mixture = mixture_of(20, 10, dy=2)
-    y = mixture.sample(1, stream(1))[0]
+    y = mixture.sample(1, new_generator(1))[0]
     for level in (0.5, 0.9):
         low, high = mixture.interval(level)
         inside = ((low <= y) & (y <= high)).double().mean(-1)
@@ -167,32 +167,32 @@ def test_coverage_of_a_mixture_is_consistent_with_its_intervals():
 
 def test_samples_of_a_mixture_have_its_distribution():
     mixture = mixture_of(2, 3, dy=2)
-    samples = mixture.sample(4000, stream())
+    samples = mixture.sample(4000, new_generator())
     assert samples.shape == (4000, 2, 3, 2)
     for at in np.ndindex(2, 3, 2):
         cdf = lambda y, at=at: mixture.map(lambda t: t[at[:2]]).cumulative(torch.tensor(y)[:, None])[:, at[2]].numpy()  # noqa: E731
         assert stats.kstest(samples[:, *at].numpy(), cdf).pvalue > 1e-3
     # All outputs of a position come from the same component, so they are dependent.
     separated = Mixture(torch.zeros(1, 2), torch.tensor([[[-5.0, -5.0], [5.0, 5.0]]]), torch.ones(1, 2, 2))
-    assert (separated.sample(200, stream()).sign().sum(-1).abs() == 2).float().mean() > 0.99
+    assert (separated.sample(200, new_generator()).sign().sum(-1).abs() == 2).float().mean() > 0.99
 
 
 def test_samples_of_gaussians_points_and_classes_have_their_distributions():
     gaussian = Gaussian(Y, Y.abs() + 0.1)
-    scaled = (gaussian.sample(5000, stream()) - gaussian.mean) / gaussian.std
+    scaled = (gaussian.sample(5000, new_generator()) - gaussian.mean) / gaussian.std
     assert stats.kstest(scaled.flatten().numpy(), "norm").pvalue > 1e-3
-    assert torch.equal(Point(Y).sample(2, stream()), torch.stack([Y, Y]))
-    classes = Categorical(raw(Categorical, 5))
-    samples = classes.sample(4000, stream())
+    assert torch.equal(Point(Y).sample(2, new_generator()), torch.stack([Y, Y]))
+    classes = Categorical(raw_outputs(Categorical, 5))
+    samples = classes.sample(4000, new_generator())
     assert samples.shape == (4000, 3, 4)
     frequencies = torch.nn.functional.one_hot(samples, 5).float().mean(0)
     torch.testing.assert_close(frequencies, classes.logits.softmax(-1), atol=0.04, rtol=0)
-    assert torch.equal(samples, classes.sample(4000, stream())), "samples depend only on the generator"
+    assert torch.equal(samples, classes.sample(4000, new_generator())), "samples depend only on the generator"
 
 
 @pytest.mark.parametrize("name", sorted(HEADS))
 def test_all_predictions_have_a_point_and_all_distributions_of_numbers_have_an_interval(name):
-    prediction = HEADS[name].from_raw(raw(HEADS[name], 2), 2)
+    prediction = HEADS[name].from_raw(raw_outputs(HEADS[name], 2), 2)
     assert prediction.point().shape == ((3, 4) if name == "categorical" else (3, 4, 2))
     ends = prediction.interval(0.9)
     assert (ends is None) == (name in ("point", "categorical"))

@@ -13,7 +13,7 @@ from iclbench.core.metrics import METRICS
 from iclbench.core.predictions import Categorical, Gaussian, Mixture, Point
 from iclbench.core.set_metrics import SET_METRICS, set_scores
 
-ALL = tuple(SET_METRICS)
+ALL_METRICS = tuple(SET_METRICS)
 GENERATOR = np.random.default_rng(0)
 
 
@@ -64,8 +64,8 @@ def test_the_calibration_error_equals_a_loop_over_bins() -> None:
         for number in range(10):
             members = (confidence > number / 10) & (confidence <= (number + 1) / 10)
             if members.any():
-                right = (predicted == label.numpy())[members].mean()
-                expected += members.mean() * abs(right - confidence[members].mean())
+                accuracy = (predicted == label.numpy())[members].mean()
+                expected += members.mean() * abs(accuracy - confidence[members].mean())
         assert float(error) == pytest.approx(expected, abs=1e-12)
 
 
@@ -128,6 +128,8 @@ def test_the_crps_of_a_point_prediction_is_its_absolute_error() -> None:
 
 def test_set_metrics_depend_on_the_kind_of_prediction_and_each_has_an_entry_in_the_registry() -> None:
     assert METRICS.keys() >= SET_METRICS.keys()
-    labels = set_scores(Categorical(torch.zeros(1, 3, 2)), torch.tensor([[0, 1, 1]]), full_mask(1, 3), None, ALL)
-    numbers = set_scores(Point(torch.zeros(1, 3, 1)), torch.randn(1, 3, 1), full_mask(1, 3), None, ALL)
+    labels = set_scores(
+        Categorical(torch.zeros(1, 3, 2)), torch.tensor([[0, 1, 1]]), full_mask(1, 3), None, ALL_METRICS
+    )
+    numbers = set_scores(Point(torch.zeros(1, 3, 1)), torch.randn(1, 3, 1), full_mask(1, 3), None, ALL_METRICS)
     assert labels.keys() == {"roc_auc", "calibration_error"} and numbers.keys() == {"r_squared", "crps"}

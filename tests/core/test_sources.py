@@ -41,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "counts"),
+    ("old", "new", "changes_hash"),
     [
         ("  # a comment", "  # another one", False),
         ('"""Its docstring."""', '"""Another."""', False),
@@ -58,13 +58,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 @pytest.mark.parametrize("target", ["lone_net:Net", "net_package.inner.net:Net"])
 def test_the_hash_depends_on_code_but_not_on_comments_docstrings_or_layout(
-    folder: Path, target: str, old: str, new: str, counts: bool
+    folder: Path, target: str, old: str, new: str, changes_hash: bool
 ) -> None:
     original = source_hash(target)
     path = folder / f"{target.partition(':')[0].replace('.', '/')}.py"
     assert old in NET
     path.write_text(NET.replace(old, new, 1))
-    assert (source_hash(target) != original) == counts
+    assert (source_hash(target) != original) == changes_hash
 
 
 def test_the_hash_includes_modules_that_are_imported_from_the_same_folder(folder: Path) -> None:

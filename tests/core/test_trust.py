@@ -36,7 +36,7 @@ def no_trusted_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trust, "_refused_packages", set())
 
 
-class Elsewhere:
+class UntrustedModule:
     """An untrusted module in a folder on Python's search path, and a card that names a family of this module."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,112 +61,112 @@ class Elsewhere:
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    module = Elsewhere(tmp_path, monkeypatch)
-    yield module
-    module.forget()
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    untrusted_module = UntrustedModule(tmp_path, monkeypatch)
+    yield untrusted_module
+    untrusted_module.forget()
 
 
 @pytest.fixture
-def elsewhere_with_runs(elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]) -> Elsewhere:
+def module_with_runs(module: UntrustedModule, capsys: pytest.CaptureFixture[str]) -> UntrustedModule:
     """Add two trained runs, one of which names the module."""
-    card = elsewhere.folder / "ours.toml"
+    card = module.folder / "ours.toml"
     card.write_text(tomli_w.dumps(small_card(baselines=["zero"], oracles=[])))
     options = ("--preset", "smoke", "-o", "train.steps=2")
-    assert elsewhere.main("train", elsewhere.card, "gpt2", *options, "--trust", "from_elsewhere") == 0
-    assert elsewhere.main("train", card, "gpt2", *options) == 0
-    elsewhere.forget()
+    assert module.main("train", module.card, "gpt2", *options, "--trust", "from_elsewhere") == 0
+    assert module.main("train", card, "gpt2", *options) == 0
+    module.forget()
     capsys.readouterr()
-    return elsewhere
+    return module
 
 
 def test_the_family_of_a_card_is_not_executed_before_its_module_is_trusted(
-    elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]
+    module: UntrustedModule, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ("train", elsewhere.card, "gpt2", "--preset", "smoke", "-o", "train.steps=2")
-    assert elsewhere.main(*command) == 1
-    assert "--trust from_elsewhere" in capsys.readouterr().err and not elsewhere.was_run
-    assert elsewhere.main(*command, "--trust", "other_module") == 1 and not elsewhere.was_run
-    assert elsewhere.main(*command, "--trust", "from_elsewhere") == 0 and elsewhere.was_run
+    command = ("train", module.card, "gpt2", "--preset", "smoke", "-o", "train.steps=2")
+    assert module.main(*command) == 1
+    assert "--trust from_elsewhere" in capsys.readouterr().err and not module.was_run
+    assert module.main(*command, "--trust", "other_module") == 1 and not module.was_run
+    assert module.main(*command, "--trust", "from_elsewhere") == 0 and module.was_run
 
 
-def test_checking_a_card_needs_trust(elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]) -> None:
-    assert elsewhere.main("check", elsewhere.card) == 1
-    assert "--trust from_elsewhere" in capsys.readouterr().err and not elsewhere.was_run
-    elsewhere.main("check", elsewhere.card, "--trust", "from_elsewhere")
-    assert elsewhere.was_run
+def test_checking_a_card_needs_trust(module: UntrustedModule, capsys: pytest.CaptureFixture[str]) -> None:
+    assert module.main("check", module.card) == 1
+    assert "--trust from_elsewhere" in capsys.readouterr().err and not module.was_run
+    module.main("check", module.card, "--trust", "from_elsewhere")
+    assert module.was_run
 
 
-def test_a_class_typed_on_the_command_line_is_trusted(elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_class_typed_on_the_command_line_is_trusted(
+    module: UntrustedModule, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = ("train", "linear", "from_elsewhere:Net", "--preset", "smoke", "--name", "../no")
-    assert elsewhere.main(*command) == 2
-    assert "../no" in capsys.readouterr().err and elsewhere.was_run
-    elsewhere.forget()
-    elsewhere.main("check", "from_elsewhere:Mine")
-    assert elsewhere.was_run
+    assert module.main(*command) == 2
+    assert "../no" in capsys.readouterr().err and module.was_run
+    module.forget()
+    module.main("check", "from_elsewhere:Mine")
+    assert module.was_run
 
 
-def test_trusting_a_backbone_does_not_trust_the_family_of_the_card(elsewhere: Elsewhere) -> None:
-    (elsewhere.folder / "of_mine.py").write_text("from iclbench.backbones.gpt2 import GPT2\nclass Net(GPT2): pass\n")
-    assert elsewhere.main("train", elsewhere.card, "of_mine:Net", "--preset", "smoke") == 1
-    assert not elsewhere.was_run
+def test_trusting_a_backbone_does_not_trust_the_family_of_the_card(module: UntrustedModule) -> None:
+    (module.folder / "of_mine.py").write_text("from iclbench.backbones.gpt2 import GPT2\nclass Net(GPT2): pass\n")
+    assert module.main("train", module.card, "of_mine:Net", "--preset", "smoke") == 1
+    assert not module.was_run
 
 
 @pytest.mark.slow
 def test_runs_with_untrusted_code_are_skipped_and_other_runs_are_evaluated(
-    elsewhere_with_runs: Elsewhere, capsys: pytest.CaptureFixture[str]
+    module_with_runs: UntrustedModule, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert elsewhere_with_runs.main("eval") == 1
+    assert module_with_runs.main("eval") == 1
     out, err = capsys.readouterr()
     assert "mine-gpt2-smoke-s0" in err and "--trust from_elsewhere" in err
-    assert "ours-gpt2-smoke-s0" in out + err and not elsewhere_with_runs.was_run
+    assert "ours-gpt2-smoke-s0" in out + err and not module_with_runs.was_run
     for command in ("eval", "cost", "probe", "stream"):
-        assert elsewhere_with_runs.main(command, "mine-gpt2-smoke-s0") == 1
-        assert "--trust from_elsewhere" in capsys.readouterr().err and not elsewhere_with_runs.was_run
-    assert elsewhere_with_runs.main("eval", "mine-gpt2-smoke-s0", "--trust", "from_elsewhere") == 0
-    assert elsewhere_with_runs.was_run
+        assert module_with_runs.main(command, "mine-gpt2-smoke-s0") == 1
+        assert "--trust from_elsewhere" in capsys.readouterr().err and not module_with_runs.was_run
+    assert module_with_runs.main("eval", "mine-gpt2-smoke-s0", "--trust", "from_elsewhere") == 0
+    assert module_with_runs.was_run
 
 
 def test_a_module_in_the_current_folder_needs_trust(
-    elsewhere_with_runs: Elsewhere, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    module_with_runs: UntrustedModule, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An installed command searches the current folder only for trusted modules. The error must not say that an
     untrusted module is missing."""
-    monkeypatch.setattr(
-        sys, "path", [entry for entry in sys.path if entry not in ("", str(elsewhere_with_runs.folder))]
-    )
-    monkeypatch.chdir(elsewhere_with_runs.folder)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(module_with_runs.folder))])
+    monkeypatch.chdir(module_with_runs.folder)
     options = ("--preset", "smoke", "-o", "train.steps=2", "--name", "net")
-    assert elsewhere_with_runs.main("train", "linear", "from_elsewhere:Net", *options) == 0
-    elsewhere_with_runs.forget()
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(elsewhere_with_runs.folder)])
+    assert module_with_runs.main("train", "linear", "from_elsewhere:Net", *options) == 0
+    module_with_runs.forget()
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(module_with_runs.folder)])
     capsys.readouterr()
     for command in ("eval", "stream"):
-        assert elsewhere_with_runs.main(command, "net") == 1 and not elsewhere_with_runs.was_run
+        assert module_with_runs.main(command, "net") == 1 and not module_with_runs.was_run
         err = capsys.readouterr().err
         assert "--trust from_elsewhere" in err
     assert (
-        elsewhere_with_runs.main("eval", "net", "--trust", "from_elsewhere", "--baseline", "zero") == 0
-        and elsewhere_with_runs.was_run
+        module_with_runs.main("eval", "net", "--trust", "from_elsewhere", "--baseline", "zero") == 0
+        and module_with_runs.was_run
     )
 
 
 def test_list_and_show_do_not_execute_code_that_a_card_or_a_run_names(
-    elsewhere_with_runs: Elsewhere, capsys: pytest.CaptureFixture[str]
+    module_with_runs: UntrustedModule, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    grid = elsewhere_with_runs.folder / "grid.toml"
+    grid = module_with_runs.folder / "grid.toml"
     keys = {
-        "tasks": [str(elsewhere_with_runs.card)],
+        "tasks": [str(module_with_runs.card)],
         "backbones": ["from_elsewhere:Net"],
         "presets": ["smoke"],
         "seeds": [0],
     }
     grid.write_text(tomli_w.dumps({"summary": "a grid from elsewhere", **keys}))
-    for name in (elsewhere_with_runs.card, grid, "mine-gpt2-smoke-s0"):
-        assert elsewhere_with_runs.main("show", name) == 0
+    for name in (module_with_runs.card, grid, "mine-gpt2-smoke-s0"):
+        assert module_with_runs.main("show", name) == 0
         assert "from_elsewhere" in capsys.readouterr().out
-    assert elsewhere_with_runs.main("list", "runs") == 0
-    assert not elsewhere_with_runs.was_run and "from_elsewhere" not in sys.modules
+    assert module_with_runs.main("list", "runs") == 0
+    assert not module_with_runs.was_run and "from_elsewhere" not in sys.modules
     with refused("untrusted", "from_elsewhere", exit_code=1):
         grid_runs(str(grid))
 
@@ -193,7 +193,7 @@ def test_the_report_loads_no_classes_and_reads_no_runs() -> None:
     ]
 
 
-def test_on_a_terminal_the_user_is_asked_only_once(elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_the_user_is_asked_only_once(module: UntrustedModule, monkeypatch: pytest.MonkeyPatch) -> None:
     questions: list[str] = []
 
     def answer_no(target: str) -> bool:
@@ -204,7 +204,7 @@ def test_on_a_terminal_the_user_is_asked_only_once(elsewhere: Elsewhere, monkeyp
     for _ in range(2):
         with pytest.raises(UntrustedError):
             FAMILIES.get("from_elsewhere:Mine")
-    assert questions == ["from_elsewhere:Mine"] and not elsewhere.was_run
+    assert questions == ["from_elsewhere:Mine"] and not module.was_run
     monkeypatch.setattr(trust, "_refused_packages", set())
     monkeypatch.setattr(trust, "ask_user", lambda target: True)
     assert FAMILIES.get("from_elsewhere:Mine").__name__ == "Mine"
@@ -212,7 +212,7 @@ def test_on_a_terminal_the_user_is_asked_only_once(elsewhere: Elsewhere, monkeyp
 
 
 @pytest.mark.slow
-def test_workers_inherit_trusted_modules(elsewhere: Elsewhere) -> None:
+def test_workers_inherit_trusted_modules(module: UntrustedModule) -> None:
     trust.trust("from_elsewhere")
     pool = LocalPool([()], _no_setup)
     try:
@@ -235,11 +235,11 @@ def test_several_modules_are_separated_by_commas_or_colons(monkeypatch: pytest.M
         trust.trust("../evil")
 
 
-def test_every_registry_refuses_untrusted_modules(elsewhere: Elsewhere) -> None:
+def test_every_registry_refuses_untrusted_modules(module: UntrustedModule) -> None:
     for registry in (FAMILIES, BACKBONES, ESTIMATORS):
         with refused("untrusted", "from_elsewhere:Mine", "--trust from_elsewhere", exit_code=1):
             registry.get("from_elsewhere:Mine")
-    assert not elsewhere.was_run
+    assert not module.was_run
 
 
 @pytest.mark.parametrize(
@@ -252,9 +252,9 @@ def test_every_registry_refuses_untrusted_modules(elsewhere: Elsewhere) -> None:
     ],
 )
 def test_the_error_for_a_misspelt_class_suggests_the_correct_spelling(
-    spelling: str, name: str, elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]
+    spelling: str, name: str, module: UntrustedModule, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for command in (("train", "linear", spelling, "--preset", "smoke"), ("check", spelling)):
-        assert elsewhere.main(*command) == 2
+        assert module.main(*command) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert spelling in line and name in line

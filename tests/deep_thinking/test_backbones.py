@@ -110,10 +110,10 @@ def test_the_state_is_causal_in_the_context_after_one_pass_and_not_after_two() -
     model, context = backbone(), example_episodes().context
     other = context.map(torch.clone)
     other.y[:, -1] += 1
-    for passes, changes in ((1, False), (2, True)):
+    for passes, is_changed in ((1, False), (2, True)):
         a, b = (thinking(model, passes=passes).condition(points).cache for points in (context, other))
         earlier = max(float((k - j)[:, :, :-2].abs().max()) for k, j in zip(a.keys, b.keys, strict=True))
-        assert (earlier > 1e-3) == changes
+        assert (earlier > 1e-3) == is_changed
 
 
 def test_the_error_for_a_context_beyond_the_learned_positions_names_the_limit() -> None:

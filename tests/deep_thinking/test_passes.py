@@ -22,7 +22,7 @@ from iclbench.language.answering.rounds import make_reader
 from iclbench.language.models.model import load
 from tests.language.tiny_models import CONTEXT_LENGTH, WITH_MEMORY, cache_argument, save_tiny_model, scale_weights
 
-LEARNED = ("gpt2", "opt", "gpt_neo")
+LEARNED_POSITIONS = ("gpt2", "opt", "gpt_neo")
 L, N = 14, 5
 
 
@@ -139,8 +139,8 @@ def test_first_layer_values_change_only_if_positions_are_added_to_the_tokens(arc
     """First-layer values depend only on the token and its added position. Rotary positions do not affect values."""
     first, *_, last = thoughts(models(architecture).model, passes=4, eta=0.5)
     change = distance(last.memory.values[0], first.memory.values[0])
-    assert (change > 1e-2) == (architecture in LEARNED)
-    assert change < 1e-6 or architecture in LEARNED
+    assert (change > 1e-2) == (architecture in LEARNED_POSITIONS)
+    assert change < 1e-6 or architecture in LEARNED_POSITIONS
     assert distance(last.memory.values[1], first.memory.values[1]) > 1e-3
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from tests.engines import slurm_here
+from tests.engines import slurm_cluster
 from tests.sweep.conftest import tiny_grid
 
 
@@ -37,6 +37,7 @@ class Engine:
         return [sys.executable, "-m", "iclbench", "sweep", str(grid), "--results", str(results), *engine, *options]
 
     def start(self, grid: Path, results: Path, *options: str) -> subprocess.Popen[str]:
+        """Start a sweep in a new process group, which a test can kill as a unit."""
         environment = os.environ | self.environment | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}
         return subprocess.Popen(
             self.command(grid, results, *options),
@@ -64,7 +65,7 @@ class Engine:
                 pids.append(int(folder.name))
         return pids
 
-    def kill_one(self) -> bool:
+    def kill_worker(self) -> bool:
         """Kill a worker, as the kernel does when memory is short. Return whether a worker existed."""
         for pid in self.workers():
             try:
@@ -85,16 +86,16 @@ def write_engine_settings(folder: Path, engine: str, **settings: object) -> dict
 @pytest.fixture(scope="session")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     pytest.importorskip("submitit", reason="submitit is not installed: pip install 'iclbench[slurm]'")
-    if (reason := slurm_here.missing_requirement()) is not None:
+    if (reason := slurm_cluster.missing_requirement()) is not None:
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("slurm")
     try:
-        path = slurm_here.start(folder)
+        path = slurm_cluster.start(folder)
         settings = {"memory": "1G", "poll": 0.5, "minutes": 60, "worth": 10.0, "jobs": 2, "partition": "low"}
         environment = write_engine_settings(folder / "config", "slurm", **settings)
         yield Engine("slurm", environment | {"SLURM_CONF": str(path)}, "submitit.core._submit")
     finally:
-        slurm_here.stop(folder)
+        slurm_cluster.stop(folder)
 
 
 @pytest.fixture(scope="session")

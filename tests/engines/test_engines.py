@@ -50,7 +50,7 @@ def test_killed_workers_do_not_change_the_tables(
         process = engine.start(large_grid, tmp_path / "r")
         while killed < KILLS and process.poll() is None:
             time.sleep(3)
-            killed += engine.kill_one()
+            killed += engine.kill_worker()
         output, _ = process.communicate(timeout=900)
         assert process.returncode == 1 or killed == KILLS, f"done after {killed} kills: {output}"
     sweep_until_done(engine, large_grid, tmp_path / "r")

@@ -1,6 +1,4 @@
-"""Estimators of events are compared with explicit fits and SciPy. They handle masks, censored points, any time unit and
-invalid data.
-"""
+"""Estimators of events: comparison with explicit fits and SciPy, masks, censored points, units of time, and errors."""
 
 import numpy as np
 import pytest

@@ -20,9 +20,8 @@ def draw(kind: str, episodes: int = 16, points: int = 41, dim: int = 20) -> tupl
         w[:, 3:] = 0
     if kind == "subspace":
         x[..., dim // 2 :] = 0
-    if (
-        kind == "ties"
-    ):  # with few distinct values and equal columns, several weights enter or leave the path at the same alpha
+    if kind == "ties":
+        # With few distinct values and equal columns, several weights enter or leave the path at the same alpha.
         x = x.round()
         x[..., 4] = x[..., 3]
     if kind == "skewed":

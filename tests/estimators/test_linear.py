@@ -30,7 +30,7 @@ def draw(episodes: int, points: int, dim: int, noise: float = 1.0, seed: int = 0
     return Points.full(x, x @ w + noise * torch.randn(episodes, points, 1, generator=g, dtype=torch.float64))
 
 
-def each_prefix(points: Points, solve) -> Tensor:  # type: ignore[no-untyped-def]
+def predict_each_prefix(points: Points, solve) -> Tensor:  # type: ignore[no-untyped-def]
     """Return the predictions of `solve(x, y, query)` for each episode and prefix."""
     answers = torch.zeros_like(points.y)
     for b, (x, y) in enumerate(zip(points.x.numpy(), points.y[..., 0].numpy(), strict=True)):
@@ -43,7 +43,7 @@ def lstsq(x: np.ndarray, y: np.ndarray, query: np.ndarray) -> float:
     return float(query @ np.linalg.lstsq(x, y, rcond=RCOND)[0])
 
 
-def in_a_random_subspace(points: Points) -> Points:
+def project_to_random_subspace(points: Points) -> Points:
     """Project the inputs onto a random subspace. As in the shift `subspace-random`, the inputs are computed in
     float32, so rounding errors lie outside the subspace."""
     basis = torch.linalg.qr(torch.randn(len(points), 12, 6, generator=torch.Generator().manual_seed(5))).Q
@@ -57,7 +57,7 @@ DATA = {
     "fewer points than dimensions": lambda: draw(4, 9, 20),
     "one dimension": lambda: draw(4, 9, 1),
     "coordinates at zero": lambda: _with_inputs(draw(4, 30, 12), lambda x: x * (torch.arange(12) < 6)),
-    "random subspace": lambda: in_a_random_subspace(draw(4, 30, 12)),
+    "random subspace": lambda: project_to_random_subspace(draw(4, 30, 12)),
     "repeated and zero rows": lambda: _with_inputs(draw(4, 30, 12), _repeat_rows),
     "repeated column": lambda: _with_inputs(draw(4, 30, 12), lambda x: x[..., [*range(11), 0]]),
     "nearly repeated rows": lambda: _with_inputs(
@@ -88,7 +88,7 @@ def _repeat_rows(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", DATA)
 def test_least_squares_equals_numpy_at_every_prefix(name: str) -> None:
     points = DATA[name]()
-    expected = each_prefix(points, lstsq)
+    expected = predict_each_prefix(points, lstsq)
     prediction = LeastSquares().predict_next(points).mean
     torch.testing.assert_close(prediction, expected, rtol=1e-6, atol=1e-6)
 
@@ -124,14 +124,14 @@ def test_ridge_with_the_noise_variance_as_penalty_is_the_posterior_mean(points: 
         return float(query @ mean)
 
     prediction = Ridge(facts=TaskFacts(noise_to_signal=sigma2)).predict_next(data).mean
-    torch.testing.assert_close(prediction, each_prefix(data, posterior), rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(prediction, predict_each_prefix(data, posterior), rtol=1e-8, atol=1e-8)
 
 
 def test_ridge_equals_scikit_learn() -> None:
     from sklearn.linear_model import Ridge as Reference
 
     data = draw(3, 30, 8)
-    expected = each_prefix(
+    expected = predict_each_prefix(
         data, lambda x, y, q: Reference(alpha=0.3, fit_intercept=False).fit(x, y).predict(q[None])[0]
     )
     prediction = Ridge(RidgeSettings(penalty=0.3)).predict_next(data).mean
@@ -147,7 +147,7 @@ def test_ridge_with_a_tiny_penalty_equals_augmented_least_squares(penalty: float
         return float(query @ np.linalg.lstsq(np.vstack([rows, x]), np.concatenate([np.zeros(5), y]), rcond=1e-12)[0])
 
     prediction = Ridge(RidgeSettings(penalty=penalty)).predict_next(data).mean
-    torch.testing.assert_close(prediction, each_prefix(data, augmented_least_squares), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(prediction, predict_each_prefix(data, augmented_least_squares), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("scale", [1e5, 1e7, 1e9])
@@ -163,7 +163,7 @@ def test_ridge_is_accurate_for_inputs_of_different_scales(scale: float, penalty:
         return float(query @ (np.linalg.solve(r, q.T @ np.concatenate([np.zeros(3), y])) / norms))
 
     prediction = Ridge(RidgeSettings(penalty=penalty)).predict_next(_with_inputs(data, lambda x: scales * x)).mean
-    expected = each_prefix(_with_inputs(data, lambda x: scales * x), exact)
+    expected = predict_each_prefix(_with_inputs(data, lambda x: scales * x), exact)
     torch.testing.assert_close(prediction, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -190,7 +190,7 @@ def test_feature_ridge_equals_scikit_learn() -> None:
 
     data = draw(3, 30, 7)
     facts = TaskFacts(noise_to_signal=0.3, family=Combination(Combination.Parameters(dim=7)))
-    expected = each_prefix(
+    expected = predict_each_prefix(
         data,
         lambda x, y, q: Reference(alpha=0.3, fit_intercept=False).fit(features(x), y).predict(features(q[None]))[0],
     )
@@ -214,7 +214,7 @@ def test_feature_ridge_needs_a_family_with_features() -> None:
             FeatureRidge(facts=TaskFacts(family=family))
 
 
-def sparse(noise: float, dim: int = 5, sparsity: int = 2) -> tuple[SparseLinear, Points]:
+def sample_sparse(noise: float, dim: int = 5, sparsity: int = 2) -> tuple[SparseLinear, Points]:
     family = SparseLinear(SparseLinear.Parameters(dim=dim, sparsity=sparsity))
     shift = f"noisy-{noise}" if noise else "none"
     return family, family.sample(Request(40, 9, torch.Generator().manual_seed(2), shift=shift)).context
@@ -228,7 +228,7 @@ def test_sparse_predictions_average_over_supports_weighted_by_their_likelihood()
     from scipy.stats import multivariate_normal
 
     sigma = 0.7
-    family, data = sparse(sigma)
+    family, data = sample_sparse(sigma)
     data = data.to(dtype=torch.float64)
 
     def average(x: np.ndarray, y: np.ndarray, query: np.ndarray) -> float:
@@ -241,14 +241,14 @@ def test_sparse_predictions_average_over_supports_weighted_by_their_likelihood()
         return float(np.average(answers, weights=densities))
 
     prediction = SpikeAndSlab(facts=TaskFacts(family=family, shift=f"noisy-{sigma}")).predict_next(data).mean
-    torch.testing.assert_close(prediction, each_prefix(data, average), rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(prediction, predict_each_prefix(data, average), rtol=1e-8, atol=1e-8)
 
 
 def test_two_noiseless_sparse_weights_are_recovered_from_three_points() -> None:
     """With one point, every support explains the output, and its weight is the density of the output under N(0,
     |x|²), where x has only the inputs of the support.
     """
-    family, data = sparse(0.0)
+    family, data = sample_sparse(0.0)
     prediction = SpikeAndSlab(facts=TaskFacts(family=family)).predict_next(data).mean
     torch.testing.assert_close(prediction[:, 3:], data.y[:, 3:], rtol=1e-4, atol=1e-4)
     x, y = data.x[:, 0].double().numpy(), data.y[:, 0, 0].double().numpy()
@@ -263,7 +263,7 @@ def test_two_noiseless_sparse_weights_are_recovered_from_three_points() -> None:
 
 
 def test_too_many_supports_and_other_families_are_refused() -> None:
-    family, data = sparse(0.0, dim=40, sparsity=5)
+    family, data = sample_sparse(0.0, dim=40, sparsity=5)
     with refused("too-large", "SpikeAndSlab", "658,008", "5 of 40 weights", "16,000", "--baseline"):
         SpikeAndSlab(facts=TaskFacts(family=family)).predict_next(data)
     with refused("not-applicable", "SpikeAndSlab", "sparse-linear"):
@@ -284,7 +284,7 @@ def test_kernel_ridge_equals_gaussian_process_regression(lengthscale: str | floa
 
     settings = KernelRidgeSettings(lengthscale=lengthscale, variance=3.0, noise=0.2)
     prediction = KernelRidge(settings).predict_next(data).mean
-    torch.testing.assert_close(prediction, each_prefix(data, reference), rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(prediction, predict_each_prefix(data, reference), rtol=1e-8, atol=1e-8)
 
 
 def test_kernel_ridge_is_accurate_for_many_close_points_without_noise() -> None:
@@ -295,5 +295,5 @@ def test_kernel_ridge_is_accurate_for_many_close_points_without_noise() -> None:
 
 def test_averaging_uses_the_mean_product_of_inputs_and_outputs_as_weights() -> None:
     data = draw(3, 12, 4)
-    expected = each_prefix(data, lambda x, y, q: q @ (x * y[:, None]).mean(0))
+    expected = predict_each_prefix(data, lambda x, y, q: q @ (x * y[:, None]).mean(0))
     torch.testing.assert_close(Averaging().predict_next(data).mean, expected)

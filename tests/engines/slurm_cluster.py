@@ -1,4 +1,4 @@
-"""A SLURM cluster on this machine: `slurm-wlm` of Debian, started as root without systemd, munge or a database."""
+"""A SLURM cluster on this machine: Debian's `slurm-wlm`, started as root without systemd, munge or a database."""
 
 import os
 import shutil
