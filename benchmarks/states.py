@@ -1,0 +1,68 @@
+"""Accuracy of recall with states of several sizes.
+
+    iclbench sweep states --results FOLDER      # about two hours of one core; continues after a stop
+    python benchmarks/states.py FOLDER          # writes states.md and docs/figures/states.svg
+
+Grid `states` trains ten recurrent mixers on `recall` with states of about 512, 1,024 and 2,048 numbers, at the same
+number of parameters, once per size. The other models have one size: the cache of attention and hybrids grows with the
+context, and the states of `s4d` and `gru` follow from their width. `state` is the number of float32 values that a model
+stores per episode after the context of the preset. The accuracy is the share of queried values that are most probable
+under the model, with the numbers of pairs in training and with 16 pairs. `recalled pairs` is 16 times the latter.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pandas as pd
+from command import folder_and_page, state_size, write_page
+
+from iclbench import tables
+from iclbench.core.formats import fixed, integer
+from iclbench.report.blocks import Figure
+from iclbench.report.data import load_results
+from iclbench.report.drawing import Drawer
+from iclbench.report.sections import state_sizes
+from iclbench.report.style import vega_lite
+from iclbench.sweep.grids import grid_runs
+
+TASK, PAIRS = "recall", 16
+FIGURE = Path(__file__).resolve().parents[1] / "docs" / "figures" / "states"
+COLUMNS = ("mixer", "state", "accuracy", f"accuracy, {PAIRS} pairs", "recalled pairs")
+
+
+def main(folder: Path, out: Path) -> None:
+    values = tables.read_all("values", folder)
+    values = values[values["metric"].eq("accuracy") & values["n_context"].isna() & values["axis"].isna()]
+    accuracies = values[values["status"].eq("ok")].set_index(["run", "shift"])["value"].astype(float)
+    rows = []
+    for run in grid_runs("states"):
+        try:
+            accuracy, many_pairs = accuracies[run.name, "none"], accuracies[run.name, f"pairs-{PAIRS}"]
+        except KeyError:
+            raise SystemExit(f"'{run.name}' has no accuracy in {folder}") from None
+        rows.append((run.backbone, state_size(run.config), accuracy, many_pairs))
+    frame = pd.DataFrame(rows, columns=["mixer", "state", "accuracy", "many_pairs"])
+    frame["best"] = frame.groupby("mixer")["many_pairs"].transform("max")
+    frame = frame.sort_values(["best", "mixer", "state"], ascending=[False, True, True])
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
+    for row in frame.itertuples(index=False):
+        cells = (integer(row.state), *(fixed(share) for share in (row.accuracy, row.many_pairs)))
+        lines.append(" | ".join([f"| {row.mixer}", *cells, fixed(PAIRS * row.many_pairs, 1)]) + " |")
+    write_page(out, "Recall and the size of the state", __doc__, lines)
+    with closing(Drawer(vega_lite())) as drawer:
+        if (reason := drawer.draw(_figure(folder).static, FIGURE, ["svg"])) is not None:
+            raise SystemExit(reason)
+
+
+def _figure(folder: Path) -> Figure:
+    (task,) = load_results(folder, [TASK]).slices
+    section = state_sizes.section(task)
+    if section is None:
+        raise SystemExit(f"{folder} has no model with several sizes of its state")
+    return next(block for block in section.walk() if isinstance(block, Figure))
+
+
+if __name__ == "__main__":
+    main(*folder_and_page(__doc__, __file__))
