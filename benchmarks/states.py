@@ -5,7 +5,7 @@
 
 Grid `states` trains ten recurrent mixers on `recall` with states of about 512, 1,024 and 2,048 numbers, at the same
 number of parameters, once per size. The other models have one size: the cache of attention and hybrids grows with the
-context, and the states of `s4d` and `gru` follow from their width. `state` is the number of float32 values that a model
+context, and the states of `s4d` and `gru` follow from their width. `budget` is the requested size, and `state` is the number of float32 values that a model
 stores per episode after the context of the preset. The accuracy is the share of queried values that are most probable
 under the model, with the numbers of pairs in training and with 16 pairs. `recalled pairs` is 16 times the latter.
 """
@@ -29,7 +29,7 @@ from iclbench.sweep.grids import grid_runs
 
 TASK, PAIRS = "recall", 16
 FIGURE = Path(__file__).resolve().parents[1] / "docs" / "figures" / "states"
-COLUMNS = ("mixer", "state", "accuracy", f"accuracy, {PAIRS} pairs", "recalled pairs")
+COLUMNS = ("mixer", "budget", "state", "accuracy", f"accuracy, {PAIRS} pairs", "recalled pairs")
 
 
 def main(folder: Path, out: Path) -> None:
@@ -42,13 +42,15 @@ def main(folder: Path, out: Path) -> None:
             accuracy, many_pairs = accuracies[run.name, "none"], accuracies[run.name, f"pairs-{PAIRS}"]
         except KeyError:
             raise SystemExit(f"'{run.name}' has no accuracy in {folder}") from None
-        rows.append((run.backbone, state_size(run.config), accuracy, many_pairs))
-    frame = pd.DataFrame(rows, columns=["mixer", "state", "accuracy", "many_pairs"])
+        budget = run.config.backbone.settings.get("state_budget")
+        rows.append((run.backbone, budget, state_size(run.config), accuracy, many_pairs))
+    frame = pd.DataFrame(rows, columns=["mixer", "budget", "state", "accuracy", "many_pairs"])
     frame["best"] = frame.groupby("mixer")["many_pairs"].transform("max")
     frame = frame.sort_values(["best", "mixer", "state"], ascending=[False, True, True])
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
     for row in frame.itertuples(index=False):
-        cells = (integer(row.state), *(fixed(share) for share in (row.accuracy, row.many_pairs)))
+        sizes = ("" if pd.isna(row.budget) else integer(row.budget), integer(row.state))
+        cells = (*sizes, *(fixed(share) for share in (row.accuracy, row.many_pairs)))
         lines.append(" | ".join([f"| {row.mixer}", *cells, fixed(PAIRS * row.many_pairs, 1)]) + " |")
     write_page(out, "Recall and the size of the state", __doc__, lines)
     with closing(Drawer(vega_lite())) as drawer:
