@@ -13,7 +13,7 @@ TARGETS = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MUL
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_prerequisites_of_a_target_exist_and_it_has_a_description(target: str) -> None:
+def test_a_target_has_existing_prerequisites_and_a_description(target: str) -> None:
     process = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (process.returncode, process.stderr) == (0, "")
     descriptions = re.findall(rf"^# make {target}\s", (ROOT / "Makefile").read_text(), re.MULTILINE)
