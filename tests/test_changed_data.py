@@ -24,7 +24,10 @@ EVENTS = ["train", "events", "mamba", "-p", "smoke", "-o", "task.time_scale=mean
 
 
 def write(path: Path, sequences: int = 40, scale: float = 1.0, marks: int = 2) -> None:
-    """Write sequences of ten events. After the first 40 sequences, gaps are multiplied by `scale`."""
+    """Write sequences of ten events with two marks.
+
+    After the first 40 sequences, gaps are multiplied by `scale`, and there are `marks` marks.
+    """
     rng = np.random.default_rng(0)
     gaps = rng.exponential(1.0, (sequences, 10))
     gaps[40:] *= scale

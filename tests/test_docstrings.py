@@ -19,7 +19,8 @@ MODULES = sorted(
 )
 # Modules with slow examples. Their functions are also tested in tests/api.
 SLOW_MODULES = ("iclbench.api.architectures", "iclbench.api.plot", "iclbench.api.results")
-# Functions without an example: `probe` needs the probe of a trained run, and `solutions` needs rows during training.
+# Functions without an example: `probe` needs the probe of a trained run, and `solutions` needs evaluations during
+# training.
 _WITHOUT_EXAMPLE = {"probe", "solutions"}
 
 

@@ -9,8 +9,8 @@ from iclbench.registry import BACKBONES
 
 TASKS = [name for name in card_names("tasks") if "grid" in load_task(name)[1].presets]
 
-# The backbones are split into this many parts, and the fast tests of a card cover one part. The fast tests of this many
-# cards with the same head and question together cover every backbone.
+# The number of parts into which the backbones are split. The fast tests of a card cover one part, and those of `PARTS`
+# cards with the same head and question cover every backbone.
 PARTS = 9
 
 
@@ -33,7 +33,8 @@ def test_all_backbones_meet_the_parameter_budget_and_share_the_training_settings
     card = load_task(task)[1]
     architectures = [name for name in BACKBONES.architectures() if name in BACKBONES.builtin_entries]
     applicable = [name for name in architectures if unfit_reason(name, card) is None]
-    unfit = {"cells"} if card.head == "event" else {"cmhp", "thp"}  # these read only features or only events
+    # `cells` reads only features, and the other two read only events.
+    unfit = {"cells"} if card.head == "event" else {"cmhp", "thp"}
     if family_class(card.family).reads_images:
         unfit |= {"cells"}
     if family_class(card.family).is_stream:

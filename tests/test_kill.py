@@ -35,7 +35,7 @@ def kill_and_finish(arguments: tuple[str, ...], seconds: float, kills: int, rng:
 def killed_runs(
     arguments: Callable[[str], tuple[str, ...]], seconds: float, kills: int, rng: random.Random
 ) -> Iterator[str]:
-    """Finish killed commands until `kills` processes have been killed in total, and yield their names."""
+    """Finish killed commands until `kills` processes have been killed in total, and yield the name of each command."""
     total = attempt = 0
     while total < kills:
         name = f"killed-{attempt}"

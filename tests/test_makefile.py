@@ -1,4 +1,6 @@
-"""All Makefile targets have existing prerequisites (`make -n`) and a description."""
+"""All Makefile targets have existing prerequisites (`make -n`), and all except `lint`, `compiled` and `clean` have a
+description.
+"""
 
 import re
 import subprocess

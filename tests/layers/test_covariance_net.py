@@ -35,7 +35,7 @@ def vectors() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def factor_rows(model: CovarianceNet, hidden: Tensor) -> Tensor:
-    """Compute the rows P for all targets and outputs, `(B, Q dy, 20)`, with PyTorch's layers."""
+    """Compute the factor P, `(B, Q dy, 20)`, with PyTorch's layers. It has a row per target and output."""
     for layer in model.layers:
         hidden = torch_layer(layer)(hidden)
     return model.projector(hidden).reshape(BATCH, TARGETS * OUTPUTS, 20)

@@ -10,8 +10,9 @@ from iclbench.backbones.image_backbone import build_backbone
 from iclbench.registry import BACKBONES
 
 CLASSES = 500
-# `modules/embedding.py` in their code: TruncatedNormal(stddev=0.02) of Haiku, truncated at two standard deviations.
-START = scipy.stats.truncnorm(-2, 2, scale=0.02)
+# `modules/embedding.py` of Chan et al. uses TruncatedNormal(stddev=0.02) of Haiku, which is truncated at two standard
+# deviations.
+DISTRIBUTION = scipy.stats.truncnorm(-2, 2, scale=0.02)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,6 @@ def test_label_embeddings_are_initialised_from_a_truncated_normal_distribution(
     assert tables
     for table in tables:
         values = table.detach().flatten().double().numpy()
-        assert values.std() == pytest.approx(START.std(), rel=0.03)
+        assert values.std() == pytest.approx(DISTRIBUTION.std(), rel=0.03)
         assert abs(values).max() <= 0.04
-        assert scipy.stats.kstest(values, START.cdf).pvalue > 1e-3
+        assert scipy.stats.kstest(values, DISTRIBUTION.cdf).pvalue > 1e-3

@@ -149,8 +149,8 @@ def test_gates_that_are_shut_erase_all_earlier_tokens() -> None:
     leaves = replace(inputs, g=g).map(lambda t: t.requires_grad_())
     zeros = torch.zeros(B, H, K, K)
     solutions, _ = ridge_recurrence(leaves, PENALTY.float(), zeros)
-    alone, _ = ridge_recurrence(replace(inputs, g=g).map(lambda t: t[:, :, 99:]), PENALTY.float(), zeros)
-    torch.testing.assert_close(solutions[:, :, 99:], alone, atol=1e-6, rtol=1e-5)
+    expected, _ = ridge_recurrence(replace(inputs, g=g).map(lambda t: t[:, :, 99:]), PENALTY.float(), zeros)
+    torch.testing.assert_close(solutions[:, :, 99:], expected, atol=1e-6, rtol=1e-5)
     solutions.square().sum().backward()
     assert all(t.grad is not None and bool(t.grad.isfinite().all()) for t in leaves.tensors().values())
 

@@ -8,7 +8,7 @@ equal, other numbers must agree to about two digits, and times and measured memo
 A comment above a block marks a block that does not run by default:
 
     <!-- long -->            it takes minutes; `make test-slow` runs the page with it
-    <!-- not run: REASON --> it needs an installation, a network or a GPU; only the names of its commands are checked
+    <!-- not run: REASON --> it needs an installation, a network or a GPU; only its commands and options are checked
 
 `python -m tests.pages --write PAGE...` updates the shown output of pages.
 """

@@ -43,7 +43,7 @@ def test_long_blocks_print_the_shown_output(name: str, tmp_path: Path) -> None:
 def test_at_most_10_blocks_are_long_and_at_most_12_are_not_run() -> None:
     marks = [(block.mark, block.lines[0]) for text in TEXTS.values() for block in blocks(text)]
     assert sum(mark == "long" for mark, _ in marks) <= 10, marks
-    # These blocks need an installation, a GPU or large files.
+    # These blocks need an installation, a network or a GPU.
     assert sum(mark == "not run" for mark, _ in marks) <= 12, marks
 
 

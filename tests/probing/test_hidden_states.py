@@ -232,7 +232,7 @@ def test_a_layer_with_nan_does_not_make_other_layers_fail(
     assert set(rows.loc[rows["status"].eq("ok"), "axis_value"]) == {1}
 
 
-def test_the_option_tasks_and_models_without_hidden_vectors_are_refused(transparent: Run, tmp_path: Path) -> None:
+def test_the_tasks_option_and_models_without_hidden_vectors_are_refused(transparent: Run, tmp_path: Path) -> None:
     with refused("not-applicable", "'clear'", "--fit"):
         list(probe(Context(tmp_path), transparent, tasks=8))
     run = create(tmp_path, resolve_run("markov", f"{__name__}:Opaque", "smoke", 0, ["train.steps=1"]), "opaque")

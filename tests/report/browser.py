@@ -109,7 +109,7 @@ class Page:
             self.wait(f"{undrawn} === undefined || {undrawn}.getBoundingClientRect().top > innerHeight + 400")
 
     def screenshot(self, path: Path, height: int = 0, top: int = 0) -> None:
-        """Save `height` pixels of the page from `top` on (0: to the end of the page) as PNG."""
+        """Save a PNG of the page between the pixels `top` and `top + height`, or to its end if `height` is 0."""
         size = self.run("[document.documentElement.clientWidth, document.documentElement.scrollHeight]")
         clip = {"x": 0, "y": top, "width": size[0], "height": height or size[1] - top, "scale": 1}
         shot = self.send("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)

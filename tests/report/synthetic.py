@@ -12,7 +12,7 @@ N, D, EPISODES = 20, 5, 64
 BASELINES = ["zero", "mean", "least-squares", "ridge", "lasso-1e-2", "knn-3", "averaging", "xgboost"]
 BACKBONES = {"gpt2": [0, 1, 2], "mamba": [0]}
 TASKS = {"linear": "linear", "sparse-linear": "sparse_linear", "decision-tree": "decision_tree"}
-REASON = "OutOfMemoryError: 9.1 GiB asked, <7 GiB> free & no swap"
+REASON = "OutOfMemoryError: 9.1 GiB requested, <7 GiB> free & no swap"
 SHIFTS = ["none", "orthants", "input-scale-2", "noisy", "points-80"]
 
 

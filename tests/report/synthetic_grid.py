@@ -36,7 +36,7 @@ TASKS = {
 }
 FLOOR = 0.2
 ONLY_TARGETS = "icicl-tnp"
-SKIPPED = "asks for related datasets, and this family has none"
+SKIPPED = "needs related datasets, which this family does not have"
 FAILED = "NonFiniteError: loss is nan at step 40"
 
 

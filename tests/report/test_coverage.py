@@ -1,4 +1,6 @@
-"""Coverage and missing results: each cell is counted once, and a missing result has a reason or a command."""
+"""The sections on coverage and missing results: each cell is counted once, and each missing result has a reason or a
+command.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -84,12 +86,12 @@ def test_only_models_that_can_read_the_elements_are_suggested_for_a_stream(grid:
     values = tables.read_all("values", grid.folder)
     row = values[values["kind"].eq("backbone") & values["evaluator"].eq("next") & values["shift"].eq("none")].head(1)
 
-    def of(name: str, **columns: object) -> pd.DataFrame:
+    def rows_of(name: str, **columns: object) -> pd.DataFrame:
         return row.assign(contestant=name, model=name, run=f"{name}-s0", variant=name, **columns)
 
     stream = {"task": "recall", "family": "recall", "prompt_set": "r"}
     names = ("gpt2", "tnp", "mamba", "coqe", "thp")
-    rows = pd.concat([*(of(name) for name in names), of("gpt2", **stream)], ignore_index=True)
+    rows = pd.concat([*(rows_of(name) for name in names), rows_of("gpt2", **stream)], ignore_index=True)
     gaps = missing.missing_results(results_from_values(tables.frame("values", rows)))
     assert [name for task, _, name, what, _ in gaps if (task, what) == ("recall", "everything")] == ["mamba"]
 

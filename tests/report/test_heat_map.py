@@ -158,7 +158,7 @@ def test_numbers_are_readable_on_all_colours() -> None:
     for score in np.linspace(-3, 3, 1201):
         ink = (255, 255, 255) if score < low or score > high else (0, 0, 0)
         assert figures.contrast(figures.score_colour(score), ink) >= 4.5
-    # In WCAG 2, #767676 is the lightest grey with a contrast of at least 4.5 to white.
+    # In WCAG 2, #767676 is the lightest grey with a contrast of at least 4.5 against white.
     assert figures.contrast((0x76, 0x76, 0x76), (255, 255, 255)) == pytest.approx(4.54, abs=0.005)
 
 

@@ -19,7 +19,8 @@ from iclbench.report.sections import over_training as over_training_section
 from tests.report.synthetic_grid import BACKBONES, FLOOR, TASKS, Grid, score
 
 LAST = 200
-# How much lower a branch scores than the full run, by steps of the branch. Rankings differ between branches.
+# How much lower the score of a branch is than the score of its full run, by steps of the branch and by model (0.2 for
+# other models). Rankings differ between branches.
 LOSSES = {50: {"gpt2": 0.5, "s4d": 0.1}, 100: {"gpt2": 0.05}}
 
 
@@ -87,11 +88,11 @@ def test_kendalls_tau_is_the_mean_agreement_over_pairs() -> None:
 
 def test_scores_at_equal_compute_are_interpolated() -> None:
     """Contestants whose shortest run needs more compute are omitted."""
-    rows = [("cheap", 1e6, 0.1), ("cheap", 1e8, 0.5), ("dear", 1e7, 0.2), ("dear", 1e9, 0.6), ("dearer", 1e9, 0.9)]
+    rows = [("low", 1e6, 0.1), ("low", 1e8, 0.5), ("medium", 1e7, 0.2), ("medium", 1e9, 0.6), ("high", 1e9, 0.9)]
     trained = pd.DataFrame(rows, columns=["contestant", "flops", "value"])
     shared = over_training.shared_flops(trained)
     assert shared == 1e8
-    assert over_training.scores_at_flops(trained, shared).to_dict() == pytest.approx({"cheap": 0.5, "dear": 0.4})
+    assert over_training.scores_at_flops(trained, shared).to_dict() == pytest.approx({"low": 0.5, "medium": 0.4})
 
 
 @pytest.mark.slow
@@ -102,18 +103,18 @@ def test_the_section_shows_how_stable_the_ranking_is(grid: Grid, blocks: dict[st
     assert len(rows) == sum(map(len, TASKS.values()))
     names = [name for name in BACKBONES if ("linear", "next", name, 0) in grid.raw]
 
-    def order(seed: int) -> pd.Series:
+    def scores_of_seed(seed: int) -> pd.Series:
         return pd.Series({name: -float(grid.raw["linear", "next", name, seed].mean()) for name in names})
 
-    def after(steps: int) -> pd.Series:
+    def scores_after(steps: int) -> pd.Series:
         raw = {name: [raw_of_branch(grid, "linear", "next", name, seed, steps) for seed in (0, 1)] for name in names}
         return pd.Series({name: -float(np.mean(values)) for name, values in raw.items()})
 
-    final = (order(0) + order(1)) / 2
+    final = (scores_of_seed(0) + scores_of_seed(1)) / 2
     for column, steps in {"tau0": 50, "tau1": 100}.items():
-        assert rows.loc["linear", column] == pytest.approx(over_training.kendall(after(steps), final))
+        assert rows.loc["linear", column] == pytest.approx(over_training.kendall(scores_after(steps), final))
     assert rows.loc["linear", "tau0"] < rows.loc["linear", "tau1"]
-    assert rows.loc["linear", "seeds"] == pytest.approx(over_training.kendall(order(0), order(1)))
+    assert rows.loc["linear", "seeds"] == pytest.approx(over_training.kendall(scores_of_seed(0), scores_of_seed(1)))
     steps = blocks["over-training-grid-steps"]
     assert isinstance(steps, Table)
     assert [column.header for column in steps.columns][1::2] == [
@@ -173,8 +174,8 @@ def test_scores_are_compared_at_the_compute_of_the_cheapest_full_run(
     assert rows["steps_rank"].dropna().to_dict() == {name: rank(at_end, name) for name in scores}
 
 
-def test_run_without_a_training_curve_is_omitted(branched_results: Results) -> None:
-    """Its number of training steps is unknown, so the shares of its branches are unknown, too."""
+def test_a_run_without_a_training_curve_is_omitted(branched_results: Results) -> None:
+    """Its number of training steps is unknown, so the shares of its branches are also unknown."""
     run = "linear-gpt2-grid-s0"
     contest = next(c for c in normalised.contests(branched_results, "grid") if c.title == "linear")
     rows = branched_results.rows

@@ -244,7 +244,7 @@ def test_runs_with_equal_prompts_but_different_card_hashes_are_compared(tmp_path
 
 
 def test_runs_that_share_a_seed_are_not_averaged() -> None:
-    """Runs with the same backbone and seed must have different settings."""
+    """Two runs of a backbone with the same seed have different settings, so they are variants and not seeds."""
     gpt2 = _rows().iloc[:3].assign(kind="backbone", contestant="gpt2", seed=0, run="plain")
     for run, seed, expected in (("constant-lr", 0, {"plain", "constant-lr"}), ("repeated", 1, {"gpt2"})):
         values = tables.frame("values", pd.concat([gpt2, gpt2.assign(run=run, seed=seed)]))

@@ -17,8 +17,8 @@ def test_a_table_for_a_paper_has_scores_and_names_prompts_and_seeds(grid_results
     rows = task.rows[task.rows["metric"] == "score"]
     models = rows[rows["kind"] == "backbone"].groupby("contestant")
     assert set(frame.index) == set(models.groups) | {"ridge", "knn-3"}, "the predictor that scores 0 is omitted"
-    for name, of_model in models:
-        assert frame.loc[name, "score"] == pytest.approx(of_model["value"].mean(), rel=1e-12)
+    for name, model_rows in models:
+        assert frame.loc[name, "score"] == pytest.approx(model_rows["value"].mean(), rel=1e-12)
         assert frame.loc[name, "seeds"] == 2
     assert table.linked and table.frame["score"].is_monotonic_decreasing
     exports.write_table(table, tmp_path)

@@ -153,8 +153,8 @@ def test_deviations_from_the_budget_exclude_encoders(grid_results: Results) -> N
     card, rows, costs = load_task("linear")[1], grid_results.rows.copy(), grid_results.costs.copy()
     with_card = rows["task"].eq("linear") & rows["contestant"].isin(["mamba", "cnp", "knn-3"])
     rows.loc[with_card, "card"] = card.hash
-    of_cnp = costs[costs["task"].eq("linear") & costs["contestant"].eq("cnp") & costs["phase"].eq("model")]
-    costs = pd.concat([costs, of_cnp.assign(metric="encoder_parameters", value=500.0)])
+    cnp_costs = costs[costs["task"].eq("linear") & costs["contestant"].eq("cnp") & costs["phase"].eq("model")]
+    costs = pd.concat([costs, cnp_costs.assign(metric="encoder_parameters", value=500.0)])
     results = replace(grid_results, rows=rows, costs=costs)
     frame = deviations([task for task in results.slices if task.task in ("linear", "quadratic")])
     assert frame["contestant"].tolist() == ["cnp", "mamba"]

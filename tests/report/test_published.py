@@ -87,7 +87,7 @@ def test_sources_are_footnotes() -> None:
     assert part is not None
     (table,) = (block for block in part.blocks if isinstance(block, Table))
     assert set(table.notes) == {"table 3", "table 4"}
-    shown = [int(row[-1].value.split()[-1]) for row in table.rows()]
-    assert [table.notes[number - 1] for number in shown] == [text.split(";")[0] for text in table.frame["reason"]]
+    footnotes = [int(row[-1].value.split()[-1]) for row in table.rows()]
+    assert [table.notes[number - 1] for number in footnotes] == [text.split(";")[0] for text in table.frame["reason"]]
     for text in (markdown(table), latex(table)):
         assert text.count("table 3") == text.count("table 4") == 1

@@ -13,7 +13,7 @@ from iclbench.report.blocks import Figure, Table, Text
 from iclbench.report.data import Results, load_results
 from iclbench.report.sections.rate_window import section
 
-# Mean areas by rate. The two seeds are 0.01 above and below the mean. None: a seed diverged.
+# Mean areas by rate. The areas of the two seeds are 0.01 below and above the mean. None means that a seed diverged.
 AREAS = {
     "gpt2": {1e-3: 0.30, 3e-3: 0.20, 1e-2: 0.22, 3e-2: 0.90},
     "mamba": {1e-3: 0.40, 3e-3: 0.18, 1e-2: None},

@@ -56,7 +56,7 @@ def test_a_backbone_has_one_line_over_the_sizes_of_its_states(results: Results) 
         lines = panel[~panel["sparse"]].groupby("contestant")
         assert lines["series"].nunique().to_dict() == {"linear-attention": 1, "gru": 1}
         (sizes,) = [rows["state_bytes"].tolist() for name, rows in lines if name == "linear-attention"]
-        # Four bytes per number: within 10 % of the budget, and the last token.
+        # A state has four bytes per number. It is within 10 % of the budget, and the last token is stored in addition.
         assert sizes == pytest.approx([4 * 256, 4 * 1024], rel=0.2)
     vega_lite.validate(figure.make_static())
 

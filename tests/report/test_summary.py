@@ -30,7 +30,7 @@ def first_screen(grid_results: Results) -> FirstScreen:
 
 
 def without_linear(results: Results, *contestants: str) -> Results:
-    """The results without cells and rows of these contestants on linear."""
+    """Return the results without the cells and rows of these contestants on `linear`."""
 
     def others(table: pd.DataFrame) -> pd.DataFrame:
         return table[table["task"].ne("linear") | ~table["contestant"].isin(contestants)]

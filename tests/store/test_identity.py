@@ -101,7 +101,7 @@ LANGUAGE_IDENTITIES_BY_CODE = {
 }
 
 
-def test_the_tests_below_raise_all_codes() -> None:
+def test_the_tests_below_increase_all_codes() -> None:
     assert {*CELLS_BY_CODE, *LANGUAGE_IDENTITIES_BY_CODE} == {
         name for name, value in vars(codes).items() if isinstance(value, int)
     }

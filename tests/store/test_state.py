@@ -29,7 +29,7 @@ def test_all_expected_identities_must_be_recorded(
     [
         ("squared_error", True),
         ("squared_error a_metric_of_a_plug_in", True),
-        ("log_likelihood squared_error", False),  # such predictions have further metrics
+        ("log_likelihood squared_error", False),  # predictions with a log-likelihood have further metrics
         (None, True),
         (float("nan"), True),
     ],

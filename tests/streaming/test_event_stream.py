@@ -57,7 +57,9 @@ def answers(
     return list(stream.run(columns.read(lines, "log.csv")))
 
 
-def expected(backbone: Backbone, lines: list[str], start: float = 0.0, unit: float = 1.0) -> list[tuple[float, ...]]:
+def expected_answers(
+    backbone: Backbone, lines: list[str], start: float = 0.0, unit: float = 1.0
+) -> list[tuple[float, ...]]:
     """Return the expected time and the other columns for each query, given all events before the query."""
     rows, times, marks = [], [], []
     for line in lines:
@@ -93,19 +95,20 @@ def test_an_event_stream_has_columns_for_times_gaps_and_marks() -> None:
 def test_the_answer_to_a_query_depends_on_all_events_before_it(name: str) -> None:
     """Some queries precede the first event, and some follow more than a batch of events."""
     backbone, lines = model(name), log("qeqqeeeqe" + "e" * (BATCH_SIZE + 5) + "qeq")
-    assert_as_expected(answers(backbone, lines), expected(backbone, lines))
+    assert_as_expected(answers(backbone, lines), expected_answers(backbone, lines))
 
 
 def test_answers_use_the_given_unit_and_start() -> None:
     backbone, lines = model(), log("qeqeeq", after=1000.0)
     user_answers = answers(backbone, lines, clock=Clock(start=1000.0, unit=60.0))
-    assert_as_expected(user_answers, expected(backbone, lines, 1000.0, 60.0))
+    assert_as_expected(user_answers, expected_answers(backbone, lines, 1000.0, 60.0))
 
 
 def test_a_query_before_the_start_of_the_observation_is_refused() -> None:
     backbone, lines = model(), log("eeq")
     assert_as_expected(
-        answers(backbone, lines, clock=Clock(start=None)), expected(backbone, lines[1:], float(lines[0].split(",")[0]))
+        answers(backbone, lines, clock=Clock(start=None)),
+        expected_answers(backbone, lines[1:], float(lines[0].split(",")[0])),
     )
     with refused("bad-data", "line 1"):
         answers(backbone, log("qee"), clock=Clock(start=None))
@@ -120,7 +123,9 @@ def test_a_saved_stream_continues_after_its_last_event(name: str, tmp_path: Path
     clock = Clock.of_state(read_about(tmp_path / "state"))
     assert clock.last_time == first.clock.last_time == float(lines[3].split(",")[0])
     second = Stream(backbone, backbone.load_state(tmp_path / "state"), clock=clock)
-    assert_as_expected(first_answers + answers(backbone, lines[4:], second), expected(backbone, lines, unit=0.1))
+    assert_as_expected(
+        first_answers + answers(backbone, lines[4:], second), expected_answers(backbone, lines, unit=0.1)
+    )
 
 
 def test_after_an_error_the_clock_has_the_time_of_the_last_learned_event(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +187,7 @@ def test_memory_does_not_grow_with_the_number_of_events(count: int, name: str) -
 
 @pytest.mark.parametrize("name", ["cmanp", "cmhp"])
 def test_a_window_of_events_keeps_the_gap_of_its_oldest_event(name: str) -> None:
-    """This gap is measured from the event before, which is outside the window."""
+    """This gap is measured from the preceding event, which is outside the window."""
     backbone, lines = model(name), log("e" * 12 + "q")
     stream = Stream(backbone, window=5, clock=Clock())
     (answer,) = answers(backbone, lines, stream)

@@ -48,7 +48,7 @@ def lines(pattern: str) -> list[Line]:
     ]
 
 
-def expected(
+def expected_answers(
     backbone: Backbone, stream_lines: list[Line], related: Points | None = None
 ) -> list[tuple[int, float, float]]:
     """Return the answers of a model that is conditioned on all points before each group of queries."""
@@ -81,7 +81,7 @@ def test_the_answer_to_a_query_depends_on_all_points_before_it_and_no_later_poin
 ) -> None:
     backbone, stream_lines = model(name), lines("pqqpppqpp" + "q" * 3 + "p" * 4 + "qp")
     stream = Stream(backbone, answer_immediately=answer_immediately)
-    assert_as_expected(stream.run(stream_lines), expected(backbone, stream_lines))
+    assert_as_expected(stream.run(stream_lines), expected_answers(backbone, stream_lines))
     assert (stream.points, stream.queries) == (11, 7)
 
 
@@ -113,7 +113,9 @@ def test_streams_longer_than_a_batch_are_learned_and_answered_completely() -> No
         model(),
         lines("p" * (2 * BATCH_SIZE + 3) + "q" + "p" * BATCH_SIZE + "q" * (BATCH_SIZE + 1)),
     )
-    assert_as_expected(Stream(backbone, answer_immediately=False).run(stream_lines), expected(backbone, stream_lines))
+    assert_as_expected(
+        Stream(backbone, answer_immediately=False).run(stream_lines), expected_answers(backbone, stream_lines)
+    )
 
 
 def test_queries_are_answered_before_the_next_line_is_read() -> None:
@@ -135,15 +137,15 @@ def test_a_stream_continues_from_the_state_of_another_stream(name: str) -> None:
     first = Stream(backbone)
     answers = list(first.run(stream_lines[:4]))
     second = Stream(backbone, first.state)
-    assert_as_expected(answers + list(second.run(stream_lines[4:])), expected(backbone, stream_lines))
+    assert_as_expected(answers + list(second.run(stream_lines[4:])), expected_answers(backbone, stream_lines))
 
 
 def test_queries_may_precede_the_first_point_if_there_are_related_datasets() -> None:
     backbone, stream_lines = model("icicl-tnp"), lines("qpq")
     related = Points.full(torch.randn(1, 2, 5, 2).double(), torch.randn(1, 2, 5, 1).double())
-    with_related = expected(backbone, stream_lines, related)
+    with_related = expected_answers(backbone, stream_lines, related)
     assert_as_expected(Stream(backbone, related=related).run(stream_lines), with_related)
-    assert with_related != expected(backbone, stream_lines)
+    assert with_related != expected_answers(backbone, stream_lines)
 
 
 def test_all_lines_before_an_error_are_learned_and_answered() -> None:
@@ -158,7 +160,7 @@ def test_all_lines_before_an_error_are_learned_and_answered() -> None:
             stream, answers = Stream(backbone, answer_immediately=answer_immediately), []
             with pytest.raises(type(error)):
                 answers.extend(stream.run(lines_until(error)))
-            assert_as_expected(answers, expected(backbone, stream_lines))
+            assert_as_expected(answers, expected_answers(backbone, stream_lines))
             complete = Stream(backbone)
             list(complete.run(stream_lines))
             assert stream.points == 7

@@ -48,7 +48,7 @@ def sweep(cells: list[GridCell], results: Path) -> None:
 
 
 def comparisons(results: Path) -> pd.DataFrame:
-    """Scores, gaps and adjusted likelihoods of all contestants."""
+    """Return the scores, gaps and adjusted log-likelihoods of all contestants."""
     rows = tables.read_all("values", results)
     rows = rows[rows["metric"].isin(tables.COMPARISON_METRICS)]
     return rows.set_index([*tables.key_columns("values")]).sort_index()[["value", "low", "high"]].astype(float)

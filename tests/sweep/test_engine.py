@@ -56,7 +56,7 @@ class RefusingExecutor(Threads):
 
 
 class Recorder:
-    """A report that records started and retried cells."""
+    """An observer that records started and retried cells."""
 
     def __init__(self) -> None:
         self.started_cells: list[str] = []
@@ -227,7 +227,7 @@ def test_ctrl_c_stops_the_workers_and_reports_finished_cells(tmp_path: Path) -> 
     barrier = threading.Barrier(2)
     finished: list[str] = []
 
-    class InterruptingReport(Recorder):
+    class InterruptingObserver(Recorder):
         def on_finish(self, cell: GridCell, outcome: Outcome) -> None:
             finished.append(cell.hash)
             if len(finished) == 1:
@@ -241,7 +241,7 @@ def test_ctrl_c_stops_the_workers_and_reports_finished_cells(tmp_path: Path) -> 
     executor = Threads(2)
     cells = [cell("train", run) for run in ("a", "b", "c", "d", "e", "f")]
     with pytest.raises(KeyboardInterrupt):
-        sweep(cells, tmp_path, work, executor=executor, recorder=InterruptingReport())
+        sweep(cells, tmp_path, work, executor=executor, recorder=InterruptingObserver())
     assert executor.is_stopped
     assert 1 <= len(finished) <= 3
 

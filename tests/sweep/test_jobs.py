@@ -42,7 +42,7 @@ def interrupt(each: GridCell, context: Context) -> Outcome:
 
 
 @pytest.fixture(autouse=True)
-def _threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def _unlimited_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not limit the threads of the test process."""
     monkeypatch.setattr("iclbench.sweep.jobs.share_cores", lambda threads: None)
 

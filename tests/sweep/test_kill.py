@@ -80,7 +80,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 def compute_here(grid: Path, results: Path) -> None:
-    """Compute all cells that are not done in this process, without an engine or workers."""
+    """Compute the remaining cells in this process, without an engine or workers."""
     for cell in make_plan(grid_cells([str(grid)]), CellStore(results)).todo:
         outcome = work(cell, Context(results))
         assert outcome.status in ("done", "skipped"), outcome
@@ -138,7 +138,7 @@ def test_ctrl_c_writes_checkpoints_and_counts_unfinished_cells(tmp_path: Path, n
     sweep = start_forked(grid, tmp_path / "results", number)
     checkpoints = tmp_path / "results" / "runs"
     try:
-        wait_until(lambda: _have_checkpoints(checkpoints) == number or sweep.code is not None)
+        wait_until(lambda: _count_runs_with_checkpoints(checkpoints) == number or sweep.code is not None)
         pids = workers(sweep.pid)
         assert len(pids) == number, sweep.errors
         for pid in pids:  # a terminal sends SIGINT to all processes
@@ -149,11 +149,11 @@ def test_ctrl_c_writes_checkpoints_and_counts_unfinished_cells(tmp_path: Path, n
     assert code == 130, sweep.errors
     assert "2" in sweep.errors.splitlines()[-1]
     assert not any(map(is_alive, pids))
-    assert _have_checkpoints(checkpoints) == len(list(checkpoints.iterdir())) == number
+    assert _count_runs_with_checkpoints(checkpoints) == len(list(checkpoints.iterdir())) == number
     assert not row_files(tmp_path / "results"), "an interrupted cell has no row"
 
 
-def _have_checkpoints(runs: Path) -> int:
+def _count_runs_with_checkpoints(runs: Path) -> int:
     return sum(any(run.glob("checkpoints/step-*.safetensors")) for run in runs.glob("*"))
 
 

@@ -284,7 +284,7 @@ def test_a_failed_cell_is_recorded_with_its_reason_and_repeated(tmp_path: Path) 
 
 
 def diverging_cells(folder: Path) -> dict[str, GridCell]:
-    """A training cell with a learning rate that is too high, and its evaluation."""
+    """Return a training cell with a learning rate that is too high, and its evaluation."""
     return cells_of(folder, lr=1e12, clip=0.0, schedule="constant", warmup=0, log_every=1)
 
 

@@ -37,7 +37,7 @@ from tests.training.test_run import have_same_weights, new_run, weights
 STABLE = "train.schedule=warmup-stable-decay"
 # Branches of 10 and 20 steps, which start at steps 8 and 16 of the run.
 BRANCHED = (STABLE, "train.steps=40", "train.branches=[0.5, 0.25]", "train.checkpoint_every=3")
-WRITTEN = ["branch-000000010.safetensors", "branch-000000020.safetensors", "model.safetensors", "values.parquet"]
+RUN_FILES = ["branch-000000010.safetensors", "branch-000000020.safetensors", "model.safetensors", "values.parquet"]
 
 
 def branch(run: Run, steps: int) -> dict[str, torch.Tensor]:
@@ -221,7 +221,7 @@ def test_a_run_killed_after_any_write_and_continued_has_identical_files(
         run_checkpoints[0],
         *branch_checkpoints[1:3],
         run_checkpoints[0],
-        WRITTEN[0],
+        RUN_FILES[0],
         run_checkpoints[1],
         run_checkpoints[3],
         run_checkpoints[4],
@@ -233,7 +233,7 @@ def test_a_run_killed_after_any_write_and_continued_has_identical_files(
             train(run)
         writes_left = math.inf
         train(Run(run.path))
-        for name in (WRITTEN[0], *WRITTEN[2:]):
+        for name in (RUN_FILES[0], *RUN_FILES[2:]):
             assert (run.path / name).read_bytes() == (uninterrupted.path / name).read_bytes(), (kill_at, name)
         assert not list((run.path / "checkpoints").glob("branch-*")), kill_at
 
@@ -259,7 +259,7 @@ def test_a_branch_continues_from_its_own_checkpoint(
     finished_steps.clear()
     train(run)
     assert finished_steps[:3] == [(20, 19), (20, 20), (40, 17)]
-    assert all((run.path / name).read_bytes() == (uninterrupted.path / name).read_bytes() for name in WRITTEN)
+    assert all((run.path / name).read_bytes() == (uninterrupted.path / name).read_bytes() for name in RUN_FILES)
 
 
 @pytest.mark.slow
@@ -324,7 +324,7 @@ def test_training_in_memory_refuses_branches(uninterrupted: Run) -> None:
         fit(config.build(config.task.build()), config.task, config.train)
 
 
-def evaluated(results: Path, run: Run) -> pd.DataFrame:
+def evaluation_rows(results: Path, run: Run) -> pd.DataFrame:
     list(evaluate_run(Context(results), run, ["none", "orthants"], baseline_names=["zero"]))
     values = tables.read_all("values", results / "tables")
     return values[values["run"].eq(run.name) & values["metric"].ne("score")]
@@ -334,14 +334,14 @@ def evaluated(results: Path, run: Run) -> pd.DataFrame:
 def test_evaluations_of_branches_equal_evaluations_of_shorter_runs(
     uninterrupted: Run, card_path: Path, tmp_path: Path
 ) -> None:
-    values = evaluated(uninterrupted.path.parents[1], uninterrupted)
+    values = evaluation_rows(uninterrupted.path.parents[1], uninterrupted)
     run_rows = values[values["axis"].isna()]
     columns = ["shift", "n_context", "metric", "value", "low", "high", "n_episodes", "normaliser", "status"]
     assert len(values) == 3 * len(run_rows)
     for steps in (10, 20, 40):
         separate = new_run(card_path, tmp_path / str(steps), STABLE, f"train.steps={steps}")
         train(separate)
-        expected = evaluated(tmp_path / str(steps), separate)
+        expected = evaluation_rows(tmp_path / str(steps), separate)
         branch_rows = values[values["axis"].eq("branch") & values["axis_value"].eq(steps)] if steps < 40 else run_rows
         assert expected["axis"].isna().all()
         pd.testing.assert_frame_equal(

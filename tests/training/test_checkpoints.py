@@ -88,11 +88,13 @@ def test_a_checkpoint_named_after_another_step_is_not_used(run: Run, caplog: pyt
     assert "step-000000011.safetensors" in caplog.text and "step 8" in caplog.text
 
 
-@pytest.mark.parametrize("place", [0.2, 0.5, 0.9])
-def test_a_checkpoint_with_a_flipped_bit_is_not_used(run: Run, place: float, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("fraction", [0.2, 0.5, 0.9])
+def test_a_checkpoint_with_a_flipped_bit_is_not_used(
+    run: Run, fraction: float, caplog: pytest.LogCaptureFixture
+) -> None:
     newest = run.checkpoints[-1]
     content = newest.read_bytes()
-    position = int(place * len(content))
+    position = int(fraction * len(content))
     newest.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
     assert restored_step(run) == 6
     assert "step-000000008.safetensors" in caplog.text

@@ -19,7 +19,7 @@ from tests.training.test_run import new_run
 DIVERGING = ("train.lr=1e12", "train.clip=0", "train.warmup=0", "train.schedule=constant", "train.log_every=1")
 
 
-def diverged(card: Path, results: Path) -> Run:
+def diverged_run(card: Path, results: Path) -> Run:
     run = new_run(card, results, *DIVERGING)
     with refused("diverged", run.name, "train.lr", exit_code=1):
         train(run)
@@ -29,7 +29,7 @@ def diverged(card: Path, results: Path) -> Run:
 def test_a_diverged_configuration_is_not_trained_again(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = diverged(card_path, tmp_path)
+    run = diverged_run(card_path, tmp_path)
     with monkeypatch.context() as patched:
         patched.delattr(TrainingData, "batch")  # no batch may be sampled
         overrides = [part for override in DIVERGING for part in ("-o", override)]
@@ -47,14 +47,14 @@ def test_a_diverged_configuration_is_not_trained_again(
 def test_eval_names_all_runs_if_all_have_diverged(
     card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = diverged(card_path, tmp_path)
+    run = diverged_run(card_path, tmp_path)
     assert main(["eval", "--results", str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"'{run.name}'" in line and "-o train.lr" in line
 
 
 def test_training_another_configuration_removes_the_record(card_path: Path, tmp_path: Path) -> None:
-    run = diverged(card_path, tmp_path)
+    run = diverged_run(card_path, tmp_path)
     assert not run.is_started
     slower = new_run(card_path, tmp_path)
     assert slower.path == run.path and slower.recorded_divergence is None
@@ -65,7 +65,7 @@ def test_training_another_configuration_removes_the_record(card_path: Path, tmp_
 
 
 def test_the_learning_curve_ends_with_a_failed_row_that_states_the_reason(card_path: Path, tmp_path: Path) -> None:
-    run = diverged(card_path, tmp_path)
+    run = diverged_run(card_path, tmp_path)
     error = run.recorded_divergence
     assert error is not None
     curve = tables.read("values", run.path / "values.parquet").sort_values("axis_value")

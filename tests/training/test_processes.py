@@ -64,7 +64,7 @@ def losses(name: str, double: bool, steps: int, processes: Processes) -> list[fl
     return step_losses
 
 
-def _one_of_two(rank: int, name: str, double: bool, steps: int, port: int, path: str) -> None:
+def _train_process(rank: int, name: str, double: bool, steps: int, port: int, path: str) -> None:
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     with join_processes("cpu") as process:
@@ -73,9 +73,9 @@ def _one_of_two(rank: int, name: str, double: bool, steps: int, port: int, path:
         torch.save(torch.tensor(step_losses, dtype=torch.float64), path)
 
 
-def losses_of_two(name: str, double: bool, steps: int, path: Path, port: int) -> Tensor:
+def losses_of_two_processes(name: str, double: bool, steps: int, path: Path, port: int) -> Tensor:
     arguments = (name, double, steps, port, str(path))
-    torch.multiprocessing.start_processes(_one_of_two, arguments, nprocs=2, start_method=FORKS.get_start_method())
+    torch.multiprocessing.start_processes(_train_process, arguments, nprocs=2, start_method=FORKS.get_start_method())
     step_losses: Tensor = torch.load(path)
     return step_losses
 
@@ -94,12 +94,12 @@ def test_two_processes_give_the_losses_of_one(name: str, double: bool, steps: in
     precision.
     """
     expected = torch.tensor(losses(name, double, steps, SINGLE_PROCESS), dtype=torch.float64)
-    actual = losses_of_two(name, double, steps, tmp_path / "losses.pt", port)
+    actual = losses_of_two_processes(name, double, steps, tmp_path / "losses.pt", port)
     assert len(expected.unique()) == steps
     torch.testing.assert_close(actual, expected, rtol=1e-10 if double else 1e-4, atol=0.0 if double else 1e-4)
 
 
-def train(results: Path, *arguments: str) -> subprocess.Popen[str]:
+def start_training(results: Path, *arguments: str) -> subprocess.Popen[str]:
     options = ["--preset", "smoke", "-o", "train.steps=400", "-o", "train.checkpoint_every=20", "-o", "task.dim=3"]
     command = [
         sys.executable,
@@ -121,22 +121,22 @@ def test_a_run_continues_with_a_different_number_of_processes(tmp_path: Path) ->
     """The run is trained by two processes, then one, then two again. Ctrl-C interrupts the first two parts. The
     learning curve equals the curve of a run in a single process.
     """
-    single = train(tmp_path / "one")
+    single = start_training(tmp_path / "one")
     assert single.wait(120) == 0
     run = tmp_path / "r" / "runs" / "linear-gpt2-smoke-s0"
-    reached = 0
+    last_step = 0
     for count in (2, 1):
-        process = train(tmp_path / "r", "--processes", str(count))
-        while not any(int(path.stem.split("-")[1]) > reached for path in run.glob("checkpoints/step-*")):
+        process = start_training(tmp_path / "r", "--processes", str(count))
+        while not any(int(path.stem.split("-")[1]) > last_step for path in run.glob("checkpoints/step-*")):
             assert process.poll() is None, process.communicate()[0]
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=60)
         assert process.returncode == 130 and "continues run" in output, output
         steps = [int(path.stem.split("-")[1]) for path in run.glob("checkpoints/step-*")]
-        assert reached < max(steps) < 400
-        reached = max(steps)
-    final_process = train(tmp_path / "r", "--processes", "2")
+        assert last_step < max(steps) < 400
+        last_step = max(steps)
+    final_process = start_training(tmp_path / "r", "--processes", "2")
     assert final_process.wait(120) == 0, final_process.communicate()[0]
     expected, actual = (
         tables.read("values", folder / "runs" / "linear-gpt2-smoke-s0" / "values.parquet")
@@ -148,7 +148,7 @@ def test_a_run_continues_with_a_different_number_of_processes(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_the_unexpected_end_of_a_process_is_reported(tmp_path: Path) -> None:
-    process = train(tmp_path / "r", "--processes", "2", "-o", "train.steps=100000")
+    process = start_training(tmp_path / "r", "--processes", "2", "-o", "train.steps=100000")
     run = tmp_path / "r" / "runs" / "linear-gpt2-smoke-s0"
     while not list(run.glob("checkpoints/step-*")):
         assert process.poll() is None, process.communicate()[0]

@@ -108,9 +108,9 @@ def test_a_checkpoint_of_another_run_is_not_used(
     folder = other.path / "checkpoints"
     folder.mkdir()
     (folder / "step-000000009.safetensors").write_bytes(b"not a checkpoint at all")
-    from_another = new_run(card_path, tmp_path / "c", "train.lr=0.1")
-    train(from_another)
-    last = sorted(from_another.path.glob("checkpoints/*.safetensors"))[-1]
+    source_run = new_run(card_path, tmp_path / "c", "train.lr=0.1")
+    train(source_run)
+    last = sorted(source_run.path.glob("checkpoints/*.safetensors"))[-1]
     (folder / "step-000000010.safetensors").write_bytes(last.read_bytes())
     train(other)
     assert "step-000000010" in caplog.text and "step-000000009" in caplog.text
@@ -250,7 +250,7 @@ def test_a_diverged_loss_ends_training_and_leaves_only_finite_checkpoints(card_p
 def test_two_processes_cannot_train_the_same_run(card_path: Path, tmp_path: Path) -> None:
     run = new_run(card_path, tmp_path)
     ready, release = FORKS.Event(), FORKS.Event()
-    other = FORKS.Process(target=_hold, args=(run, ready, release))
+    other = FORKS.Process(target=_hold_lock, args=(run, ready, release))
     other.start()
     try:
         assert ready.wait(60)
@@ -263,7 +263,7 @@ def test_two_processes_cannot_train_the_same_run(card_path: Path, tmp_path: Path
     assert run.is_finished
 
 
-def _hold(run: Run, ready, release) -> None:
+def _hold_lock(run: Run, ready, release) -> None:
     with run.lock():
         ready.set()
         release.wait(60)

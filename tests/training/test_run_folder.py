@@ -36,7 +36,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture
-def finished(original: Run, tmp_path: Path) -> Run:
+def finished_run(original: Run, tmp_path: Path) -> Run:
     return Run(Path(shutil.copytree(original.path, tmp_path / "copied" / "runs" / original.name)))
 
 
@@ -47,23 +47,23 @@ def flip_bit(path: Path, fraction: float) -> None:
 
 
 @pytest.mark.parametrize("fraction", [0.5, 0.99])
-def test_weights_with_a_flipped_bit_are_refused(finished: Run, fraction: float) -> None:
-    finished.load()
-    flip_bit(finished.weights, fraction)
+def test_weights_with_a_flipped_bit_are_refused(finished_run: Run, fraction: float) -> None:
+    finished_run.load()
+    flip_bit(finished_run.weights, fraction)
     with pytest.raises(UsageError, match=r"model\.safetensors"):
-        finished.load()
+        finished_run.load()
 
 
-def test_weights_without_a_digest_are_refused(finished: Run) -> None:
-    digest_file = digest_path(finished.weights)
+def test_weights_without_a_digest_are_refused(finished_run: Run) -> None:
+    digest_file = digest_path(finished_run.weights)
     digest = digest_file.read_text()
-    assert finished.is_intact
+    assert finished_run.is_intact
     digest_file.unlink()
-    assert not finished.is_intact
+    assert not finished_run.is_intact
     with pytest.raises(UsageError, match=r"model\.safetensors\.sha256"):
-        finished.load()
+        finished_run.load()
     digest_file.write_text(digest)
-    finished.load()
+    finished_run.load()
 
 
 def test_weights_and_checkpoints_have_the_permissions_of_the_umask(
@@ -80,15 +80,15 @@ def umask() -> int:
     return value
 
 
-def test_temporary_files_of_killed_processes_are_removed(finished: Run) -> None:
+def test_temporary_files_of_killed_processes_are_removed(finished_run: Run) -> None:
     temporary_files = [
-        finished.path / ".model.safetensors.4711.tmp",
-        finished.path / "checkpoints" / ".step-000000003.1.tmp",
+        finished_run.path / ".model.safetensors.4711.tmp",
+        finished_run.path / "checkpoints" / ".step-000000003.1.tmp",
     ]
-    other_files = [finished.path / ".notes.tmp", finished.path / "4711.tmp"]
+    other_files = [finished_run.path / ".notes.tmp", finished_run.path / "4711.tmp"]
     for path in (*temporary_files, *other_files):
         path.write_text("half")
-    train(finished)
+    train(finished_run)
     assert not any(path.exists() for path in temporary_files)
     assert all(path.exists() for path in other_files)
 
@@ -130,9 +130,9 @@ def test_training_does_not_write_into_the_folder_of_another_run(card_path: Path,
         run.path.rename(tmp_path / "moved")
         new_run(card_path, tmp_path, "train.lr=0.5")
 
-    with pytest.raises(IclbenchError, match=r"--name") as stopped:
+    with pytest.raises(IclbenchError, match=r"--name") as error:
         train(run, report=call_after(8, replace))
-    assert stopped.value.exit_code == 1
+    assert error.value.exit_code == 1
     assert sorted(path.name for path in run.path.iterdir()) == [".lock", "config.toml"]
     assert Run(run.path).config.train.lr == 0.5
 
@@ -171,9 +171,9 @@ def file_size_limit(size: int) -> Iterator[None]:
 def test_a_full_disk_leaves_no_incomplete_files(card_path: Path, tmp_path: Path) -> None:
     """Tables fit on the disk, but checkpoints do not. For checkpoints, safetensors raises its own exception."""
     run = new_run(card_path, tmp_path)
-    with file_size_limit(4096), pytest.raises(IclbenchError, match=str(tmp_path)) as full:
+    with file_size_limit(4096), pytest.raises(IclbenchError, match=str(tmp_path)) as error:
         train(run)
-    assert full.value.exit_code == 1
+    assert error.value.exit_code == 1
     assert [path.name for path in run.path.rglob("*") if path.is_file()] == [".lock", "config.toml"]
     train(run)
     assert run.is_finished
@@ -190,14 +190,14 @@ def test_a_full_disk_gives_exit_code_1_and_a_missing_permission_gives_2(tmp_path
 
 @pytest.mark.parametrize("text", ["", "preset = 3\n", "seed = [", "task = 5\n"])
 def test_a_damaged_configuration_is_refused(
-    finished: Run, text: str, capsys: pytest.CaptureFixture[str], card_path: Path
+    finished_run: Run, text: str, capsys: pytest.CaptureFixture[str], card_path: Path
 ) -> None:
-    (finished.path / "config.toml").write_text(text)
-    results = str(finished.path.parents[1])
-    for command in (["eval", finished.name], ["train", str(card_path), "gpt2", "--preset", "smoke", "--seed", "3"]):
+    (finished_run.path / "config.toml").write_text(text)
+    results = str(finished_run.path.parents[1])
+    for command in (["eval", finished_run.name], ["train", str(card_path), "gpt2", "--preset", "smoke", "--seed", "3"]):
         assert main([*command, "--results", results]) == 2
         message = capsys.readouterr().err.strip().splitlines()[-1]
-        assert message.startswith(f"error: {finished.path}") and "config.toml" in message
+        assert message.startswith(f"error: {finished_run.path}") and "config.toml" in message
     assert main(["list", "runs", "--results", results]) == 0
 
 

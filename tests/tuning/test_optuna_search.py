@@ -95,7 +95,7 @@ def test_points_of_earlier_commands_count_as_trials_and_influence_proposals() ->
     assert all_points[-1].settings != search(14)[-1].settings
 
 
-def scored(trial: Trial, budget: int | None, context: Context) -> dict[str, Any]:
+def scored_row(trial: Trial, budget: int | None, context: Context) -> dict[str, Any]:
     objective = Objective.of(trial.config.task, trial.config.preset)
     columns = {"metric": objective.metric, "evaluator": objective.evaluators}
     try:
@@ -114,7 +114,7 @@ def pair(card: Path, results: Path, number: int) -> TuningPair:
 def test_an_interrupted_search_continues_and_training_uses_its_choice(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials, "run", scored)
+    monkeypatch.setattr(trials, "run", scored_row)
     uninterrupted = tmp_path / "uninterrupted"
     tune([pair(card_path, uninterrupted, 13)], InlineExecutor(), Context(uninterrupted), ListObserver())
     for calls in (3, STARTUP_CHOICES * 2 + 2):  # interrupted during the random choices, and during the proposals
@@ -169,7 +169,7 @@ def test_the_command_prints_the_values_of_the_preset_and_of_the_choice(
 def test_worse_rates_in_a_later_search_do_not_replace_the_choice(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials, "run", scored)
+    monkeypatch.setattr(trials, "run", scored_row)
     tune([pair(card_path, tmp_path, 12)], InlineExecutor(), Context(tmp_path), ListObserver())
     choice_before = read_rates(tmp_path, "smoke").tuned[0].train["gpt2"]
     rates = pair(card_path, tmp_path, 12)

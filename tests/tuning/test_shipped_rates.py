@@ -37,8 +37,8 @@ if not TRIALS.is_dir():
 
 @cache
 def trials() -> dict[tuple[str, str], pd.DataFrame]:
-    """The trials by task and contestant, for tasks for which the shipped table uses all seeds. On other tasks, trials
-    of some contestants are missing."""
+    """Return the trials by task and contestant, for tasks for which the shipped table uses all seeds. On other tasks,
+    trials of some contestants are missing."""
     shipped = {
         each.on or task for each in read_table(shipped_path("grid")).tuned if each.seeds == SEEDS for task in each.tasks
     }
@@ -52,7 +52,7 @@ def all_trials() -> dict[tuple[str, str], pd.DataFrame]:
 
 
 def groups(task: str, contestant: str) -> list[Tuning]:
-    """The groups of the shipped table that use the trials of a contestant on a task with all seeds."""
+    """Return the groups of the shipped table that use the trials of a contestant on a task with all seeds."""
     shipped = read_table(shipped_path("grid")).tuned
     tunings = [each for each in shipped if each.on == task or (not each.on and task in each.tasks)]
     return [each for each in tunings if contestant in each.train and each.seeds == SEEDS]

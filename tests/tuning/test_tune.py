@@ -60,9 +60,9 @@ def pairs(card: Path, results: Path, contestants: list[str], rates: list[float],
     return [TuningPair(curve, objective, RateSearch(rates, objective.sign)) for curve in contestant_curves]
 
 
-def scored(values: dict[float, float]) -> Callable[..., dict[str, Any]]:
-    """Return a replacement for `trials.run` that trains nothing. The score of a trial is the value given for its rate,
-    plus 0 for the first seed, 1 for the second, and so on.
+def fake_trials(values: dict[float, float]) -> Callable[..., dict[str, Any]]:
+    """Return a replacement for `trials.run` that trains nothing. The score of a trial is the value of its rate, plus 0
+    for the first seed, 1 for the second, and so on.
     """
 
     def run(trial: Trial, budget: int | None, context: Context) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def test_a_point_of_a_curve_is_a_mean_over_seeds_and_ignores_tuned_rates(card_pa
 @pytest.mark.slow
 def test_the_chosen_rate_is_written_and_used(card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = {1e-3: 3.0, 1e-2: 2.0, 3e-2: 1.0, 1e-1: 5.0}
-    monkeypatch.setattr(trials, "run", scored(values))
+    monkeypatch.setattr(trials, "run", fake_trials(values))
     tuned_pairs, observer, executor = (
         pairs(card_path, tmp_path, ["gpt2", "cnp"], [1e-3, 1e-2]),
         ListObserver(),
@@ -186,7 +186,7 @@ def test_a_diverged_trial_is_a_failed_row_and_its_rate_is_not_chosen(card_path: 
 def test_an_interrupted_tuning_run_continues_with_identical_results(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials, "run", scored({1e-3: 2.0, 1e-2: 1.0, 1e-1: 3.0}))
+    monkeypatch.setattr(trials, "run", fake_trials({1e-3: 2.0, 1e-2: 1.0, 1e-1: 3.0}))
     rates = [1e-3, 1e-2, 1e-1]
 
     def stop(call: int) -> None:
@@ -208,7 +208,7 @@ def test_an_interrupted_tuning_run_continues_with_identical_results(
 def test_unreadable_trials_are_not_overwritten(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials, "run", scored({1e-3: 2.0, 1e-2: 1.0}))
+    monkeypatch.setattr(trials, "run", fake_trials({1e-3: 2.0, 1e-2: 1.0}))
     path = tmp_path / "rates/smoke/tiny-linear-gpt2.trials.parquet"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"of a later version")
@@ -220,7 +220,7 @@ def test_unreadable_trials_are_not_overwritten(
 def test_a_trial_is_repeated_if_its_worker_is_killed_and_failed_trials_give_no_choice(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials, "run", scored({1e-3: 2.0, 1e-2: 1.0, 3e-4: 3.0, 3e-2: 3.0}))
+    monkeypatch.setattr(trials, "run", fake_trials({1e-3: 2.0, 1e-2: 1.0, 3e-4: 3.0, 3e-2: 3.0}))
 
     def die_once(call: int) -> None:
         if call == 2:
@@ -307,16 +307,18 @@ def test_a_rate_chosen_on_one_task_is_used_for_all_tasks_that_share_its_rates(tm
         write_choice(curve, TunedSettings(lr=rate), "by hand")
         return read_rates(tmp_path, "grid").tuned
 
-    followers = {name for each in read_table(shipped_path("grid")).tuned if each.on == "linear" for name in each.tasks}
-    assert {"linear", "quadratic", "sparse-linear"} <= followers
+    sharing_tasks = {
+        name for each in read_table(shipped_path("grid")).tuned if each.on == "linear" for name in each.tasks
+    }
+    assert {"linear", "quadratic", "sparse-linear"} <= sharing_tasks
     (quadratic,) = choose_rate("cnp", "quadratic", 0.5)
     assert (quadratic.tasks, quadratic.on) == (["quadratic"], "")
     choose_rate("cnp", "linear", 0.25)
     table = read_rates(tmp_path, "grid")
-    rates = {name: Rates.of("grid", name, None, table).chosen_settings["cnp"]["lr"] for name in followers}
-    assert rates == dict.fromkeys(followers, 0.25) | {"quadratic": 0.5}, "cnp was also tuned on `quadratic` itself"
+    rates = {name: Rates.of("grid", name, None, table).chosen_settings["cnp"]["lr"] for name in sharing_tasks}
+    assert rates == dict.fromkeys(sharing_tasks, 0.25) | {"quadratic": 0.5}, "cnp was also tuned on `quadratic` itself"
     by_task = {each.on: each for each in choose_rate("cnp", "linear", 0.125)}
-    assert by_task["linear"].train["cnp"].lr == 0.125 and set(by_task["linear"].tasks) == followers - {"quadratic"}
+    assert by_task["linear"].train["cnp"].lr == 0.125 and set(by_task["linear"].tasks) == sharing_tasks - {"quadratic"}
     choose_rate("gpt2", "linear", 0.25)
     rates_of_task = Rates.of("grid", "sparse-linear", results_table=read_rates(tmp_path, "grid"))
     assert rates_of_task.chosen_settings["gpt2"]["lr"] != 0.25, "gpt2 was tuned on this task itself"

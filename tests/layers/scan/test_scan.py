@@ -77,7 +77,7 @@ def test_tiling_the_batch_does_not_change_results(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("dt", [1e-6, 0.7, 20.0, 200.0])
 def test_the_scan_equals_the_recurrence_for_extreme_step_sizes(dt: float) -> None:
-    """Cumulative sums in log space would give NaN for step sizes from 0.7 on. With 40 equal decays, the same rounding
+    """Cumulative sums in log space would be NaN for step sizes of 0.7 or more. With 40 equal decays, the same rounding
     error accumulates 40 times."""
     arguments = inputs(tokens=40)
     arguments[1] = torch.full_like(arguments[1], dt).requires_grad_()
@@ -139,7 +139,7 @@ def test_a_layer_saves_at_most_60_mb_for_the_backward_pass() -> None:
 
 
 @pytest.mark.parametrize("backend", ["triton", "mamba-ssm"])
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is available")
 def test_a_cuda_back_end_without_cuda_is_refused(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with refused("not-supported", f"backbone.scan={backend}", "backbone.scan=auto"):

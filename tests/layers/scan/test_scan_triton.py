@@ -22,7 +22,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
 NAMES = ["y", "last", "u", "dt", "A", "B", "C", "h0"]
 
-# Selects one case of each kind. `make test` runs only these cases, because they take seconds in the interpreter.
+# Selects one case of each kind. `make test` runs only these cases, because each case takes seconds in the interpreter.
 QUICK = "length and (1 or 13 or 17) and not 16 or chunk or 11-4 or 0.7 or views or decays or bfloat16"
 
 runs_kernels = pytest.mark.skipif(

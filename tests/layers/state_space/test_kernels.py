@@ -151,17 +151,17 @@ def test_unrolling_in_two_parts_equals_unrolling_once(index: int) -> None:
 def test_float32_kernels_are_close_to_float64_kernels() -> None:
     """The length, the order and the range of step sizes are as in the paper."""
     torch.manual_seed(0)
-    for single in (DiagonalStateSpace(64, 64, (1e-3, 1e-1), "lin"), LowRankStateSpace(64, 64, (1e-3, 1e-1), 82)):
-        kernel = single.kernel(82)
-        unrolled = single.unroll(82).kernel
-        exact = single.double().kernel(82)
+    for system in (DiagonalStateSpace(64, 64, (1e-3, 1e-1), "lin"), LowRankStateSpace(64, 64, (1e-3, 1e-1), 82)):
+        kernel = system.kernel(82)
+        unrolled = system.unroll(82).kernel
+        exact = system.double().kernel(82)
         scale = exact.abs().amax(1, keepdim=True)
         assert ((kernel - exact).abs() / scale).max() < 2e-5
         assert ((unrolled - exact).abs() / scale).max() < 2e-5
 
 
 def test_the_cached_system_is_recomputed_if_a_parameter_changes() -> None:
-    """A change through `data` is detected, too."""
+    """Changes through the attribute `data` of a parameter are also detected."""
     system = systems()[1]
     with torch.no_grad():
         before = system.unroll(3).kernel
