@@ -263,13 +263,19 @@ class JobExecutor(ABC, Generic[B]):
             return list(self._running)
 
     def _watch(self) -> None:
+        """Poll until the executor stops. After an error, all bundles fail, including those that are submitted later.
+        The job files remain, so that `stop` or another sweep can find the jobs."""
+        failure: WorkerStartError | None = None
         while not self._stopping.wait(self._poll_seconds):
             try:
-                self._poll()
-            except Exception as error:  # the job files remain, so that `stop` or another sweep can find the jobs
+                if failure is None:
+                    self._poll()
+            except Exception as error:
+                failure = WorkerStartError(f"cannot poll {self.jobs_noun}: {one_line(error)}")
+            if failure is not None:
                 for bundle in self._snapshot():
-                    bundle.future.set_exception(WorkerStartError(f"cannot poll {self.jobs_noun}: {one_line(error)}"))
-                return
+                    if not bundle.future.done():
+                        bundle.future.set_exception(failure)
 
     def _settle(self, bundle: B, result: dict[str, Outcome] | Exception) -> None:
         with self._lock:

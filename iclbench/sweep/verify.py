@@ -23,6 +23,7 @@ from iclbench import __version__, tables
 from iclbench.core import kernels, machine
 from iclbench.core.context import Context
 from iclbench.core.errors import DataError, IclbenchError
+from iclbench.core.formats import plural
 from iclbench.store.cells import CellStore
 from iclbench.store.outcome import Outcome
 from iclbench.sweep.cells import GridCell
@@ -200,7 +201,7 @@ def first_difference(stored: pd.DataFrame, computed: pd.DataFrame) -> str | None
     for left, right, side in ((sides[1], sides[0], "only recomputed"), (sides[0], sides[1], "only stored")):
         unmatched = left.index.difference(right.index, sort=False)
         if len(unmatched):
-            return f"{len(unmatched)} rows {side}, the first: {_row_name(keys, unmatched[0])}"
+            return f"{plural(len(unmatched), 'row')} {side}, the first: {_row_name(keys, unmatched[0])}"
     a, b = sides[0], sides[1].reindex(sides[0].index)
     for name in columns:
         unequal = ~(a[name].eq(b[name]).fillna(False) | (a[name].isna() & b[name].isna())).to_numpy(bool)

@@ -218,7 +218,7 @@ def rows(**changes: object) -> pd.DataFrame:
         ({"card": "y", "version": "2"}, None),
         ({"value": 0.1 + 2**-56}, "value 0.1 became 0.10000000000000002: "),
         ({"low": 0.0}, "low <NA> became 0.0: "),
-        ({"n_context": 5}, "1 rows only recomputed, the first: run a, "),
+        ({"n_context": 5}, "1 row only recomputed, the first: run a, "),
         ({"normaliser": 2.0}, "normaliser <NA> became 2.0: "),
     ],
 )
