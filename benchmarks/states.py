@@ -5,9 +5,10 @@
 
 Grid `states` trains ten recurrent mixers on `recall` with states of about 512, 1,024 and 2,048 numbers, at the same
 number of parameters, once per size. The other models have one size: the cache of attention and hybrids grows with the
-context, and the states of `s4d` and `gru` follow from their width. `budget` is the requested size, and `state` is the number of float32 values that a model
-stores per episode after the context of the preset. The accuracy is the share of queried values that are most probable
-under the model, with the numbers of pairs in training and with 16 pairs. `recalled pairs` is 16 times the latter.
+context, and the states of `s4d` and `gru` follow from their width. `budget` is the requested size, and `state` is the
+number of float32 values that a model stores per episode after the context of the preset. The accuracy is the share of
+queried values that are most probable under the model, with the numbers of pairs in training and with 16 pairs.
+`recalled pairs` is 16 times the latter.
 """
 
 from __future__ import annotations

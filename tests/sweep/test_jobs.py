@@ -250,13 +250,15 @@ def test_jobs_that_cannot_be_polled_keep_their_files_and_can_be_cancelled(
     ((_, future),) = executor.adopted(lambda bundle: True)
     error = failure(future)
     assert isinstance(error, WorkerStartError) and "jobs" in str(error) and files.job.exists()
-    submit_bundle(executor.folder, "later")
-    *_, (_, future_of_later_bundle) = executor.adopted(lambda bundle: True)
+    files.job.rename(files.job.with_suffix(".hidden"))
+    submit_bundle(executor.folder, "later").job.write_text("8")
+    ((_, future_of_later_bundle),) = executor.adopted(lambda bundle: True)
     assert isinstance(failure(future_of_later_bundle), WorkerStartError)
+    files.job.with_suffix(".hidden").rename(files.job)
     monkeypatch.setattr(slurm, "_call", lambda *words, ignored_error="": calls.append(words) or "")
     monkeypatch.setattr(slurm, "query_job_states", lambda jobs: {})
     executor.stop(0.1)
-    assert set(calls) == {("scancel", "7")} and files.cancel_file.exists() and not files.job.exists()
+    assert calls == [("scancel", "7", "8")] and files.cancel_file.exists() and not files.job.exists()
 
 
 def test_the_sweep_ends_after_three_jobs_fail_before_starting(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
