@@ -389,4 +389,5 @@ def is_branch(rows: pd.DataFrame) -> pd.Series:
 
 
 def rows_of(frame: pd.DataFrame, task: str, preset: str) -> pd.DataFrame:
+    """The rows of one task at one preset."""
     return frame[(frame["task"] == task) & (frame["preset"] == preset)]
