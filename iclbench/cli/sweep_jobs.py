@@ -152,11 +152,11 @@ class Cluster:
         finally:
             executor.shutdown()
         other_cells = len(plan.todo) - submission.cells - submission.refused_cells
-        others = (
+        others_text = (
             f"; {plural(other_cells, 'more cell')} already in the queue or waiting for others" if other_cells else ""
         )
         jobs = f"{plural(submission.jobs, 'job')} submitted with {plural(submission.cells, 'cell')}"
-        say(f"{jobs}{others}; the same command continues the sweep")
+        say(f"{jobs}{others_text}; the same command continues the sweep")
         if submission.refused_jobs:
             jobs = f"{plural(submission.refused_jobs, 'job')} with {plural(submission.refused_cells, 'cell')}"
             say(f"{jobs} refused: {submission.reason}; the same command tries again")
