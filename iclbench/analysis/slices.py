@@ -175,6 +175,8 @@ class Slice:
 
     @cached_property
     def costs(self) -> pd.DataFrame:
+        """Costs of the runs of the slice. If runs have different training lengths, costs of evaluations with fewer
+        points than the training length of the slice are omitted."""
         costs = rows_of(self.results.costs, self.task, self.preset)
         if self.length is None:
             return costs

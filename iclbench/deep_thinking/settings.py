@@ -130,7 +130,7 @@ class DeepThinking(MethodSettings):
         if self.passes == "best" and self.setting != "released":
             raise ValueError("passes: 'best' uses the evaluation data, as setting=released does; use dev instead")
         if isinstance(self.passes, int) and self.max_passes != type(self).model_fields["max_passes"].default:
-            raise ValueError(f"max_passes is for passes=dev; with passes={self.passes} it has no effect, leave it out")
+            raise ValueError(f"max_passes is for passes=dev; with passes={self.passes} it has no effect; remove it")
         return self
 
     @property

@@ -163,7 +163,7 @@ def orders_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 
 def _by_key(values: pd.DataFrame) -> dict[tuple[str, int], pd.Series]:
-    """Return the rows by contestant and number of demonstrations."""
+    """Return the rows by contestant and number of demonstrations (-1 if the number is missing)."""
     shots = values["n_context"].fillna(-1).astype(int)
     rows = (row for _, row in values.iterrows())
     return dict(zip(zip(values["contestant"].astype(str), shots, strict=True), rows, strict=True))
