@@ -73,6 +73,9 @@ class THPState(State):
 
 
 class THP(EventBackbone[THPSettings]):
+    """A causal Transformer with post-norm layers over a start token and the events. The output of the last layer at an
+    event is decoded to the gap and the mark of the next event."""
+
     Settings = THPSettings
     order = "causal"
     grows = ("width", "feedforward", "decoder")
