@@ -177,9 +177,10 @@ def name_variants(values: pd.DataFrame) -> pd.DataFrame:
     """Give each variant of a backbone its own contestant name.
 
     Runs of one backbone that were trained with the same number of examples are different variants if they differ in
-    more than the seed (column `variant`). Runs with the same variant and seed, or with the same seed and an unknown
-    variant, are not repetitions: each becomes a contestant with the name of the run. The column `backbone` contains the
-    original name. If a run was trained on another task, the name of its contestant gets the suffix `@TASK`.
+    more than the seed (column `variant`). Runs with an unknown variant count as one variant. Two runs with the same
+    variant and seed are not repetitions. In this case, each run of the variant becomes a contestant with the name of
+    the run. The column `backbone` contains the original name. If a run was trained on another task, the name of its
+    contestant gets the suffix `@TASK`.
     """
     values = values.assign(backbone=values["model"] + values["method"].fillna(""))
     keys = ["task", "preset", "contestant"]

@@ -35,7 +35,9 @@ def values_of(name: str) -> dict[str, Any] | None:
         task, task_card = load_language_card(name)
         card_values = task_card.model_dump(mode="json", exclude_none=True)
         values = {"language_task": task, "hash": content_hash(task_card), **card_values}
-        return values | ({"tasks": [each.name for each in tasks_of(task, task_card)]} if task_card.subsets else {})
+        return values | (
+            {"tasks": [language_task.name for language_task in tasks_of(task, task_card)]} if task_card.subsets else {}
+        )
     subset_task = {task.name: task for task in shipped_tasks() if task.subset}.get(canonical_name)
     if subset_task is not None:
         values = {"language_task": canonical_name, "subset": subset_task.subset, "hash": subset_task.hash}

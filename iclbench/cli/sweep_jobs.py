@@ -127,7 +127,7 @@ class Cluster:
     def _executor(self, context: Context, settings: EngineSettings, estimates: Estimates) -> Any:
         def seconds(bundle: Bundle) -> float | None:
             durations = [estimates.seconds(cell) for cell in bundle.cells]
-            return None if None in durations else sum(each for each in durations if each is not None)
+            return None if None in durations else sum(duration for duration in durations if duration is not None)
 
         if self.name == "slurm":
             from iclbench.sweep.slurm import SlurmExecutor

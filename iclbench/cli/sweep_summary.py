@@ -80,7 +80,7 @@ def print_dry_run(
             "existing": outlook.existing,
             "refused": outlook.refusals,
             "no_data": outlook.missing_data,
-            "untuned": [list(each) for each in untuned_backbones(plan, store.results)],
+            "untuned": [list(triple) for triple in untuned_backbones(plan, store.results)],
             "added": {name: todo_counts(plan, contestant=name) for name in added_backbones},
         } | ({} if jobs is None else {"jobs": jobs})
         print_json({"tasks": records, "total": total})

@@ -128,7 +128,7 @@ def settings_text(settings: Mapping[str, Any]) -> str:
     'rate 0.003, warm-up 30, betas 0.9 0.99'
     """
     return ", ".join(
-        f"{name} {' '.join(f'{each:g}' for each in (value if isinstance(value, list) else [value]))}"
+        f"{name} {' '.join(f'{number:g}' for number in (value if isinstance(value, list) else [value]))}"
         for key, name in SETTING_LABELS.items()
         if (value := settings.get(key)) is not None
     )
