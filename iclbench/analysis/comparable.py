@@ -55,13 +55,13 @@ def drop_other_scales(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ..
     run_counts = scores.groupby([*keys, *scale], dropna=False)["run"].nunique().reset_index()
     most_used = run_counts.sort_values(["run", *scale], ascending=[False, True, True]).drop_duplicates(keys)
     main_scales = scores[keys].merge(most_used, "left", keys)
-    others = scores[(scores[scale].to_numpy() != main_scales[scale].to_numpy()).any(axis=1)]
+    other_scores = scores[(scores[scale].to_numpy() != main_scales[scale].to_numpy()).any(axis=1)]
     lines = [
         f"{contest[0]} · {contest[1]} · {contest[2]}: scores of {', '.join(sorted(set(contest_rows['run'])))} are not "
         "used, as they have another scale; evaluate these runs with the oracles and baselines of the task"
-        for contest, contest_rows in others.groupby(keys, dropna=False)
+        for contest, contest_rows in other_scores.groupby(keys, dropna=False)
     ]
-    return values.drop(index=others.index).reset_index(drop=True), tuple(lines)
+    return values.drop(index=other_scores.index).reset_index(drop=True), tuple(lines)
 
 
 def _merged_spans(scores: pd.DataFrame, keys: list[str]) -> pd.Series:
@@ -107,22 +107,22 @@ def drop_other_prompt_sets(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[st
     longest = run_counts.groupby([*group, "prompt_set"])["length"].transform("max")
     is_orphan = longest.eq(0) & run_counts.groupby(group)["length"].transform("max").gt(0)
     is_less_used = run_counts.duplicated(columns[:-1])
-    others = run_counts.assign(is_less_used=is_less_used)[is_orphan | is_less_used]
+    other_sets = run_counts.assign(is_less_used=is_less_used)[is_orphan | is_less_used]
     is_used = pd.Series(True, index=values.index)
-    for other in others.sort_values(columns).to_dict("records"):
-        context = " · ".join(other[c] for c in ("task", "preset", "shift", "test") if other[c] != "prompts")
+    for other_set in other_sets.sort_values(columns).to_dict("records"):
+        context = " · ".join(other_set[c] for c in ("task", "preset", "shift", "test") if other_set[c] != "prompts")
         # A comparison with a missing value counts as False, so that rows without a prompt set are kept.
-        is_other = (values[columns] == pd.Series(other)[columns]).fillna(False).all(axis=1)
+        is_other = (values[columns] == pd.Series(other_set)[columns]).fillna(False).all(axis=1)
         is_removed = is_measured & is_other
-        if not other["is_less_used"]:
+        if not other_set["is_less_used"]:
             is_removed &= values["kind"].ne("backbone") | values["evaluator"].eq(SOLUTIONS)
         if not is_removed.any():
             continue
         runs = values.loc[is_removed, "run"].nunique()
         rerun = f"{_rerun_verb(values[is_removed])} again"
         lines.append(
-            f"{context}: {plural(runs, 'run')} on another prompt set ({other['prompt_set']}) cannot be used; "
-            + ("its prompts are from another pool of truths" if other["is_pool"] else rerun)
+            f"{context}: {plural(runs, 'run')} on another prompt set ({other_set['prompt_set']}) cannot be used; "
+            + ("its prompts are from another pool of truths" if other_set["is_pool"] else rerun)
         )
         is_used &= ~is_removed
     return values[is_used].drop(columns=["test", "length"]).reset_index(drop=True), tuple(lines)
@@ -177,9 +177,10 @@ def name_variants(values: pd.DataFrame) -> pd.DataFrame:
     """Give each variant of a backbone its own contestant name.
 
     Runs of one backbone that were trained with the same number of examples are different variants if they differ in
-    more than the seed (column `variant`). Runs with the same variant and seed, or with the same seed and an unknown
-    variant, are not repetitions: each becomes a contestant with the name of the run. The column `backbone` contains the
-    original name. If a run was trained on another task, the name of its contestant gets the suffix `@TASK`.
+    more than the seed (column `variant`). Runs with an unknown variant count as one variant. Two runs with the same
+    variant and seed are not repetitions. In this case, each run of the variant becomes a contestant with the name of
+    the run. The column `backbone` contains the original name. If a run was trained on another task, the name of its
+    contestant gets the suffix `@TASK`.
     """
     values = values.assign(backbone=values["model"] + values["method"].fillna(""))
     keys = ["task", "preset", "contestant"]

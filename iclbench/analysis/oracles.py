@@ -71,13 +71,13 @@ def beaten_oracles(rows: pd.DataFrame, errors: EpisodeScores) -> list[BeatenOrac
     """
     rows = rows[rows["status"].eq("ok") & rows["axis"].isna() & rows["prompt_set"].notna()]
     kinds = dict(zip(rows["contestant"], rows["kind"], strict=True))
-    others = [str(name) for name, kind in kinds.items() if kind in ("backbone", "baseline")]
+    contestants = [str(name) for name, kind in kinds.items() if kind in ("backbone", "baseline")]
     oracles = sorted(str(name) for name, kind in kinds.items() if kind == "oracle")
-    comparison, level = _Comparison(rows, errors), 1 - (1 - _LEVEL) / max(1, len(others) * len(oracles))
+    comparison, level = _Comparison(rows, errors), 1 - (1 - _LEVEL) / max(1, len(contestants) * len(oracles))
     beaten = []
     for oracle in oracles:
         leads: dict[str, tuple[float, float, str]] = {}
-        for name in others:
+        for name in contestants:
             gaps, measure = comparison.gaps(name, oracle)
             if gaps is not None and (low := lower_end(gaps, level)) > 0:
                 leads[name] = (float(gaps.mean()), low, measure)

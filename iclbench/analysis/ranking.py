@@ -68,14 +68,14 @@ def complete_scores(scores: pd.DataFrame) -> pd.DataFrame:
     """
     has_score = scores.notna()
 
-    def complete(is_task: pd.Series) -> pd.DataFrame:
+    def complete_subset(is_task: pd.Series) -> pd.DataFrame:
         tasks = scores[is_task]
         return tasks.loc[:, tasks.notna().all()]
 
-    main_group = complete(has_score.sum(axis=1) >= scores.shape[1] / 2)
+    main_group = complete_subset(has_score.sum(axis=1) >= scores.shape[1] / 2)
     if can_differ(*main_group.shape):
         return main_group
-    groups = [complete(has_score[name]) for name in scores]
+    groups = [complete_subset(has_score[name]) for name in scores]
     large_groups = [group for group in groups if group.shape[1] > 1 and can_differ(*group.shape)]
     return max(large_groups, key=lambda group: (group.shape[1], group.shape[0]), default=main_group)
 

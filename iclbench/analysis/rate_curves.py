@@ -107,8 +107,8 @@ class RateCurves:
         ranks, best_ranks = self.ranks(lr), self.ranks(None)
         if len(ranks) < 2:
             return None
-        last = len(ranks)  # more than the rank of a contestant without a diverged run
-        tau = kendalltau([ranks[n] or last for n in ranks], [best_ranks[n] or last for n in ranks]).statistic
+        last_rank = len(ranks)  # more than the rank of a contestant without a diverged run
+        tau = kendalltau([ranks[n] or last_rank for n in ranks], [best_ranks[n] or last_rank for n in ranks]).statistic
         return None if pd.isna(tau) else float(tau)
 
     def of_contestants(self, names: Iterable[str]) -> RateCurves:

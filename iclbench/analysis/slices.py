@@ -175,6 +175,8 @@ class Slice:
 
     @cached_property
     def costs(self) -> pd.DataFrame:
+        """Costs of the runs of the slice. If runs have different training lengths, costs of evaluations with fewer
+        points than the training length of the slice are omitted."""
         costs = rows_of(self.results.costs, self.task, self.preset)
         if self.length is None:
             return costs
@@ -389,4 +391,5 @@ def is_branch(rows: pd.DataFrame) -> pd.Series:
 
 
 def rows_of(frame: pd.DataFrame, task: str, preset: str) -> pd.DataFrame:
+    """The rows of one task at one preset."""
     return frame[(frame["task"] == task) & (frame["preset"] == preset)]

@@ -86,8 +86,8 @@ def table_values(rows: pd.DataFrame, metric: str, contestant: str = "contestant"
         contestant: the column of the contestants, `contestant` or `run`.
     """
     is_table = rows["axis"].str.startswith(_STRATUM) & rows["status"].eq("ok")
-    selected = rows[is_table & rows["metric"].eq(metric)]
-    means = means_over_seeds(selected, list(dict.fromkeys(["stratum", contestant])))
+    selected_rows = rows[is_table & rows["metric"].eq(metric)]
+    means = means_over_seeds(selected_rows, list(dict.fromkeys(["stratum", contestant])))
     return means.pivot_table("value", "stratum", contestant).astype(float)
 
 
@@ -100,5 +100,5 @@ def ranks_over_tables(rows: pd.DataFrame, metric: str, contestant: str = "contes
 
 def table_metric(rows: pd.DataFrame) -> str | None:
     """The metric by which contestants are ranked in a task with real tables; None for other tasks."""
-    measured = set(rows.loc[rows["evaluator"].eq("targets"), "metric"])
-    return next((name for name in TABLE_METRICS if name in measured), None)
+    measured_metrics = set(rows.loc[rows["evaluator"].eq("targets"), "metric"])
+    return next((name for name in TABLE_METRICS if name in measured_metrics), None)

@@ -164,12 +164,12 @@ class TableModel:
 
     def _selected(self, x: Float[np.ndarray, "N columns"], columns: np.ndarray) -> Float[np.ndarray, "N Dx"]:
         """Return the columns of a member as inputs of the model, padded with zeros if the model reads more columns."""
-        selected = x[:, columns]
+        inputs = x[:, columns]
         model = self._trained.model
         width = max(1, len(columns)) if model.reads_any_columns else model.shape.x_dim
         if getattr(self._trained.family.parameters, "rescale", False) and len(columns):
-            selected = selected * (width / len(columns))  # as in training
-        return np.pad(selected, [(0, 0), (0, width - len(columns))])
+            inputs = inputs * (width / len(columns))  # as in training
+        return np.pad(inputs, [(0, 0), (0, width - len(columns))])
 
     def _member_numbers(
         self, member: Member, queries: np.ndarray, level: float
@@ -214,8 +214,8 @@ def _members(
         column_indices = np.arange(columns)
         if selects_columns:
             if len(unread) < column_limit:  # start a new round, so that all columns are read about equally often
-                rest = np.setdiff1d(np.arange(columns), unread)
-                unread = np.concatenate([unread, random.permutation(rest)])
+                read_columns = np.setdiff1d(np.arange(columns), unread)
+                unread = np.concatenate([unread, random.permutation(read_columns)])
             column_indices, unread = np.sort(unread[:column_limit]), unread[column_limit:]
         members.append(Member(row_indices, column_indices))
     return members

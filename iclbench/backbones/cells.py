@@ -93,11 +93,11 @@ class Cells(SetBackbone[CellsSettings]):
     def condition(self, context: Points, related: Points | None = None) -> CellMemory:
         scale = ColumnScale.of(context)
         cells = self._embed(scale.apply(context.x), self._numbers(context))
-        layers, used = [], scale.with_outputs()
-        for block, first in self._blocks(cells):
-            cells = block.mix_columns(cells, used, first)
+        layers, used_columns = [], scale.with_outputs()
+        for block, first_column in self._blocks(cells):
+            cells = block.mix_columns(cells, used_columns, first_column)
             layers.append(block.rows.keys(cells, context.mask))
-            if not first:
+            if not first_column:
                 cells = block.mix_rows(cells, layers[-1])
         return CellMemory(tuple(layers), context)
 
@@ -117,9 +117,9 @@ class Cells(SetBackbone[CellsSettings]):
         """Yield the y-cells of the targets after each block."""
         scale = ColumnScale.of(state.context)
         y = self._mean_output(state.context).unsqueeze(1).expand(-1, x.shape[1], -1)
-        cells, used = self._embed(scale.apply(x), y), scale.with_outputs()
-        for (block, first), memory in zip(self._blocks(cells), state.layers, strict=True):
-            cells = block.mix_rows(block.mix_columns(cells, used, first), memory)
+        cells, used_columns = self._embed(scale.apply(x), y), scale.with_outputs()
+        for (block, first_column), memory in zip(self._blocks(cells), state.layers, strict=True):
+            cells = block.mix_rows(block.mix_columns(cells, used_columns, first_column), memory)
             yield cells[:, :, -1]
 
     def _blocks(self, cells: Float[Tensor, "B R C D"]) -> Iterator[tuple[CellBlock, int]]:

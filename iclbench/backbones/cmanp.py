@@ -43,6 +43,10 @@ _Settings = TypeVar("_Settings", bound=CMANPSettings)
 
 
 class CMANP(StreamedLatents, LatentBackbone[_Settings]):
+    """Each layer updates the latents U and the target tokens Zt by cross-attention (CA) and self-attention (SA), given
+    the embedded context points Zc. With learned latents B in each layer, the steps are U <- SA(CA(U, SA(CA(B, Zc))));
+    Zt <- CA(Zt, U). Only CA(B, Zc) reads the points, and its queries do not depend on them."""
+
     Settings: ClassVar[type[CMANPSettings]] = CMANPSettings
     computed_by = frozenset({"chunk"})
 

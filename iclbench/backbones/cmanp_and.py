@@ -40,6 +40,9 @@ class CMANPANDSettings(CMANPSettings, JointSettings):
 
 
 class CMANPAND(JointTargets[CMANPANDSettings], CMANP[CMANPANDSettings]):
+    """CMANP with a joint Gaussian over all targets (head `gaussian`). Its means and its covariance are computed from
+    the targets' vectors."""
+
     Settings: ClassVar[type[CMANPANDSettings]] = CMANPANDSettings
 
     def __init__(self, settings: CMANPANDSettings, shape: TaskShape) -> None:

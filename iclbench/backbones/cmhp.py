@@ -65,6 +65,10 @@ class CMHPSettings(StreamedSettings, EventSettings):
 
 
 class CMHP(StreamedLatents, EventBackbone[CMHPSettings]):
+    """Each layer updates the latents U by cross-attention (CA) and self-attention (SA), given the embedded events Z and
+    learned latents B: U <- SA(CA(U, SA(CA(B, Z)))). The flattened latents of the last layer are decoded to the gap and
+    the mark of the next event."""
+
     Settings = CMHPSettings
     order = "set"
     computed_by = frozenset({"chunk"})

@@ -60,6 +60,9 @@ class EncodedContext(State):
 
 
 class EQTNP(SetBackbone[EQTNPSettings]):
+    """Each layer updates the target tokens Zt by cross-attention (CA) and then the context tokens Zc by self-attention
+    (SA): Zt <- CA(Zt, Zc); Zc <- SA(Zc). The last layer updates only Zt."""
+
     Settings = EQTNPSettings
 
     def __init__(self, settings: EQTNPSettings, shape: TaskShape) -> None:

@@ -33,6 +33,9 @@ class LatentsAndPoints(State):
 
 
 class LBANP(LatentBackbone[LatentSettings]):
+    """Each layer updates the latents U and the target tokens Zt by cross-attention (CA) and self-attention (SA), given
+    the embedded context points Zc: U <- CA(U, Zc); U <- SA(U); Zt <- CA(Zt, U)."""
+
     Settings = LatentSettings
 
     def __init__(self, settings: LatentSettings, shape: TaskShape) -> None:

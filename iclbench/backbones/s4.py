@@ -195,9 +195,9 @@ class _S4Backbone(RecurrentBackbone[_Settings], abstract=True):
             p for block in self._blocks() if isinstance(block, S4Block) for p in block.system.time_scale_parameters()
         ]
         time_scale_ids = {id(p) for p in time_scale_parameters}
-        others = [p for p in self.parameters() if id(p) not in time_scale_ids]
+        other_parameters = [p for p in self.parameters() if id(p) not in time_scale_ids]
         return [
-            {"params": others},
+            {"params": other_parameters},
             {"params": time_scale_parameters, "lr_factor": self.settings.rate_factor, "weight_decay": 0.0},
         ]
 

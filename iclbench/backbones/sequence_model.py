@@ -181,8 +181,8 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
 
     @classmethod
     def state_settings(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        used = {key for mixer in cls._mixer_classes(settings) for key in mixer.uses}
-        return tuple(key for key in super().state_settings(settings) if key in used)
+        used_keys = {key for mixer in cls._mixer_classes(settings) for key in mixer.uses}
+        return tuple(key for key in super().state_settings(settings) if key in used_keys)
 
     @classmethod
     def step(cls, key: str, settings: Mapping[str, Any]) -> int:
@@ -199,7 +199,12 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
 
     @staticmethod
     def _max_points(settings: SequenceSettings, shape: TaskShape) -> int:
-        """Return the number of points of the longest sequence in training, including the query and separators."""
+        """Return the setting `max_points` or, by default, the number of points of the longest sequence in training,
+        including the query and separators.
+
+        Raises:
+            UsageError: `max_points` is less than this number.
+        """
         max_points = settings.max_points if isinstance(settings, SettingsWithFilter) else None
         training_points = shape.points + 1 + shape.related * (shape.related_points + 1)
         if max_points is not None and max_points < training_points:

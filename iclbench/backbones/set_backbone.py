@@ -153,9 +153,9 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         draws = torch.rand(len(episodes), generator=generator, device=generator.device).to(points.x.device)
         cut = (draws * points.counts).long().unsqueeze(1)
         context_before = replace(context, mask=context.mask & (context.mask.cumsum(1) <= cut))
-        position = points.mask.cumsum(1)
-        after = position > cut if self.shape.marks is None else position == cut + 1
-        targets_after = replace(points, mask=scored & points.mask & after)
+        positions = points.mask.cumsum(1)
+        is_target = positions > cut if self.shape.marks is None else positions == cut + 1
+        targets_after = replace(points, mask=scored & points.mask & is_target)
         has_target = targets_after.mask.any(1)
         if self.shape.marks is None:
             weights = has_target.to(points.x.dtype)

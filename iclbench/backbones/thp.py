@@ -73,6 +73,9 @@ class THPState(State):
 
 
 class THP(EventBackbone[THPSettings]):
+    """A causal Transformer with post-norm layers over a start token and the events. The output of the last layer at an
+    event is decoded to the gap and the mark of the next event."""
+
     Settings = THPSettings
     order = "causal"
     grows = ("width", "feedforward", "decoder")
@@ -124,9 +127,9 @@ class THP(EventBackbone[THPSettings]):
 
     def condition(self, context: Points, related: Points | None = None) -> THPState:
         batch, settings = len(context), self.settings
-        empty = self.start.new_zeros(batch, settings.heads, 0, settings.width // settings.heads)
-        no_slots = torch.zeros(batch, 0, dtype=torch.bool, device=empty.device)
-        cache = KeyValueCache((empty,) * settings.layers, (empty,) * settings.layers, no_slots)
+        empty_keys = self.start.new_zeros(batch, settings.heads, 0, settings.width // settings.heads)
+        no_slots = torch.zeros(batch, 0, dtype=torch.bool, device=empty_keys.device)
+        cache = KeyValueCache((empty_keys,) * settings.layers, (empty_keys,) * settings.layers, no_slots)
         tokens, times = self._with_start(context.span(0, 0))
         outputs, cache = self._extend(cache, tokens, times, no_slots.new_ones(batch, 1))
         return self.update(THPState(cache, outputs[:, :, 0]), context)

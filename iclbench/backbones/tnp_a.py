@@ -68,6 +68,9 @@ class TNPASettings(TNPDSettings):
 
 
 class TNPA(TNPD[TNPASettings]):
+    """TNP-D in which each target also depends on the targets before it: on their true outputs in the loss and in joint
+    scores, and on drawn outputs in predictions."""
+
     Settings: ClassVar[type[TNPASettings]] = TNPASettings
     predict_by_layer = Backbone.predict_by_layer  # not supported, because layers depend on earlier draws
 

@@ -33,6 +33,9 @@ class TNPNDSettings(TNPDSettings, JointSettings):
 
 
 class TNPND(JointTargets[TNPNDSettings], TNPD[TNPNDSettings]):
+    """TNP-D with a joint Gaussian over all targets (head `gaussian`). Its means and its covariance are computed from
+    the targets' vectors."""
+
     Settings: ClassVar[type[TNPNDSettings]] = TNPNDSettings
 
     def hidden(self, state: LayeredMemory, x: Float[Tensor, "B Q Dx"]) -> Float[Tensor, "B Q D"]:

@@ -56,8 +56,8 @@ def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str
     if issubclass(checked_class, FittedPredictor):
         cases = _estimator_cases(target, checked_class)
     elif issubclass(checked_class, Backbone):
-        frozen = {} if ":" in target else BACKBONES.variant(target).frozen
-        settings = checked_class.Settings(**frozen).model_dump(mode="json", exclude_unset=True)
+        frozen_settings = {} if ":" in target else BACKBONES.variant(target).frozen
+        settings = checked_class.Settings(**frozen_settings).model_dump(mode="json", exclude_unset=True)
         shape = next((shape for _, shape in _example_shapes(checked_class)), None)
         if shape is None:
             raise UsageError(f"'{target}' has no head for its input_kinds; add one to heads", code="plugin")

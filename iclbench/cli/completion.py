@@ -93,8 +93,8 @@ def shifts(ctx: Any, incomplete: str) -> list[str]:
     from iclbench.config.cards import card_names, load_task
 
     before, plus, _ = incomplete.rpartition("+")
-    cards = _shifts_of_runs(ctx) or [load_task(task)[1].shifts for task in card_names("tasks")]
-    parts = {part for shifts in cards for shift in shifts for part in shift.split("+")} - set(before.split("+"))
+    shift_lists = _shifts_of_runs(ctx) or [load_task(task)[1].shifts for task in card_names("tasks")]
+    parts = {part for shifts in shift_lists for shift in shifts for part in shift.split("+")} - set(before.split("+"))
     return [f"{before}{plus}{part}" for part in sorted(parts)] + ["all"]
 
 

@@ -64,7 +64,7 @@ def command(subject: Subject = "functions", results: DemoResults = Path("results
         page = build(results, results / "report").page
     if subject == "functions":
         values = tables.read_all("values", results)
-        of_runs = values[values["run"].isin(runs) & (values["shift"] == "none") & (values["evaluator"] == "next")]
-        prompt_sets = list(of_runs["prompt_set"].unique())
+        run_rows = values[values["run"].isin(runs) & (values["shift"] == "none") & (values["evaluator"] == "next")]
+        prompt_sets = list(run_rows["prompt_set"].unique())
     print_summary(results, prompt_sets)
     out.print(f"report: {page.resolve()}")

@@ -68,7 +68,7 @@ def values_by_step(run: Run, values: pd.DataFrame) -> Iterator[tuple[int, dict[s
     by_step: dict[int, dict[str, float]] = {}
     for evaluator, name, step, value in _column_tuples(curve, "evaluator", "metric", "axis_value", "value"):
         by_step.setdefault(int(step), {})[name if evaluator == "train" else f"{evaluator}/{name}"] = float(value)
-    last = by_step.setdefault(run.config.train.steps, {})
+    last_values = by_step.setdefault(run.config.train.steps, {})
     for evaluator, shift, name, related, prompt_set, value in _column_tuples(
         scores.sort_values("prompt_set", kind="stable"),
         "evaluator",
@@ -79,7 +79,7 @@ def values_by_step(run: Run, values: pd.DataFrame) -> Iterator[tuple[int, dict[s
         "value",
     ):
         key = f"{evaluator}/{shift}/{name}" + (f"/{related}-related" if pd.notna(related) and related else "")
-        last[key if key not in last else f"{prompt_set}/{key}"] = float(value)
+        last_values[key if key not in last_values else f"{prompt_set}/{key}"] = float(value)
     yield from sorted(by_step.items())
 
 

@@ -67,17 +67,18 @@ def blocks(columns: Sequence[ColumnWidth], width: int, keys: Sequence[int] = (0,
         if (widths := _fit(column_widths, width)) is not None:
             return [Block(all_indices, widths)]
     table_blocks: list[Block] = []
-    rest = [index for index in all_indices if index not in keys]
-    while rest:
-        candidates = ((*keys, *rest[:count]) for count in range(len(rest), 0, -1))
+    remaining_indices = [index for index in all_indices if index not in keys]
+    while remaining_indices:
+        candidates = ((*keys, *remaining_indices[:count]) for count in range(len(remaining_indices), 0, -1))
         block_columns = next(
-            (each for each in candidates if _fit([unfolded_keys[i] for i in each], width)), (*keys, rest[0])
+            (candidate for candidate in candidates if _fit([unfolded_keys[i] for i in candidate], width)),
+            (*keys, remaining_indices[0]),
         )
         widths = _fit([unfolded_keys[i] for i in block_columns], width) or _fit(
             [columns[i] for i in block_columns], width
         )
         table_blocks.append(Block(block_columns, widths or _minimum_widths([columns[i] for i in block_columns])))
-        rest = rest[len(block_columns) - len(keys) :]
+        remaining_indices = remaining_indices[len(block_columns) - len(keys) :]
     return table_blocks or [Block(all_indices, _minimum_widths(columns))]
 
 
@@ -86,16 +87,16 @@ def _fit(columns: Sequence[ColumnWidth], width: int) -> tuple[int, ...] | None:
     do not fit."""
     for fold_width in _FOLD_WIDTHS:
         widths = [column.minimum_width(fold_width) for column in columns]
-        spare = width - GAP * (len(columns) - 1) - sum(widths)
-        if spare < 0:
+        spare_width = width - GAP * (len(columns) - 1) - sum(widths)
+        if spare_width < 0:
             continue
         # The spare width is given first to the columns that need the least of it, since they can be unfolded
         # completely.
         order = sorted(range(len(columns)), key=lambda index: columns[index].line_width - widths[index])
         for remaining_columns, index in zip(range(len(columns), 0, -1), order, strict=True):
-            extra = min(columns[index].line_width - widths[index], spare // remaining_columns)
-            widths[index] += extra
-            spare -= extra
+            extra_width = min(columns[index].line_width - widths[index], spare_width // remaining_columns)
+            widths[index] += extra_width
+            spare_width -= extra_width
         return tuple(widths)
     return None
 

@@ -89,10 +89,10 @@ def lazy_group(prefix: str = "") -> type[TyperGroup]:
             return super().get_command(ctx, cmd_name)
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-            name, parser, rest = super().resolve_command(ctx, args)
+            name, parser, remaining_args = super().resolve_command(ctx, args)
             if name in commands:
                 parser = with_debug_option(command_parser(commands[name]), ctx.find_root().command)
-            return name, parser, rest
+            return name, parser, remaining_args
 
     return LazyGroup
 

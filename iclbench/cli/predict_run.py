@@ -98,15 +98,16 @@ def read_tables(train: Path, new: Path, target: str, header: bool | None) -> Use
     has_names = _has_names(names)
     if not has_names and len(new_frame.columns) == len(rows.columns):
         new_frame = new_frame.set_axis(list(rows.columns), axis=1)
-    absent = [name for name in rows.columns if name not in new_frame]
-    if absent:
+    missing_columns = [name for name in rows.columns if name not in new_frame]
+    if missing_columns:
+        noun = "columns" if len(missing_columns) > 1 else "column"
         raise DataError(
-            f"{new} lacks {'columns' if len(absent) > 1 else 'column'} {list_names(absent)} of {train}; "
-            + _remedy(train, absent, list(new_frame.columns), has_names)
+            f"{new} lacks {noun} {list_names(missing_columns)} of {train}; "
+            + _remedy(train, missing_columns, list(new_frame.columns), has_names)
         )
-    extra = [name for name in new_frame.columns if name not in names]
-    if extra:
-        say(f"note: columns of {new} that are not in {train} are not used: {list_names(extra, 12)}")
+    unused_columns = [name for name in new_frame.columns if name not in names]
+    if unused_columns:
+        say(f"note: columns of {new} that are not in {train} are not used: {list_names(unused_columns, 12)}")
     return UserTables(rows, labels, new_frame[list(rows.columns)])
 
 
@@ -115,25 +116,27 @@ def _has_names(names: Sequence[str]) -> bool:
     return {*names} != {f"column {i + 1}" for i in range(len(names))}
 
 
-def _remedy(train: Path, absent: list[str], names: list[str], has_names: bool) -> str:
+def _remedy(train: Path, missing_columns: list[str], names: list[str], has_names: bool) -> str:
     """Return advice for a new table that lacks columns of the training table.
 
     Args:
         train: path of the training table.
-        absent: the columns that the new table lacks.
+        missing_columns: the columns that the new table lacks.
         names: the columns of the new table.
         has_names: whether the training table names its columns.
     """
     if has_names != _has_names(names):
         return "add a first line with the names of the columns" + (f" to {train}" if not has_names else "")
     by_key = {_key(name): name for name in names}
-    renamed = [
-        f"'{as_one_line(by_key[_key(name)])}' to '{as_one_line(name)}'" for name in absent if _key(name) in by_key
+    renamings = [
+        f"'{as_one_line(by_key[_key(name)])}' to '{as_one_line(name)}'"
+        for name in missing_columns
+        if _key(name) in by_key
     ]
-    if renamed and has_names:
-        return f"rename {list_names(renamed)}"
+    if renamings and has_names:
+        return f"rename {list_names(renamings)}"
     hint = "" if has_names else ", or pass --header if the first lines name the columns"
-    return f"add {'them' if len(absent) > 1 else 'it'}{hint}"
+    return f"add {'them' if len(missing_columns) > 1 else 'it'}{hint}"
 
 
 def _key(name: str) -> str:

@@ -34,17 +34,17 @@ def depth_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     for name in names:
         measure = metric(name)
         runs = values.loc[values["status"].eq("ok") & values["metric"].eq(name), "run"].unique()
-        of_runs = [
+        run_lines = [
             _line(_styled_name(values, str(run)), values[is_shown & values["run"].eq(run)], measure) for run in runs
         ]
-        of_runs.sort(key=lambda pair: (math.isnan(pair[0]), pair[0] if measure.lower_is_better else -pair[0]))
+        run_lines.sort(key=lambda pair: (math.isnan(pair[0]), pair[0] if measure.lower_is_better else -pair[0]))
         lines += [
             [line[0], measure.label if len(names) > 1 or name != "squared_error" else "", *line[1:]]
-            for _, line in of_runs
+            for _, line in run_lines
         ]
     columns = ["contestant", "score", "depth", "1/4", "1/2", "3/4", "all", "best", "scale", "shift"]
-    used = [i for i in range(len(columns)) if not lines or any(line[i] for line in lines)]
-    return [columns[i] for i in used], [[line[i] for i in used] for line in lines]
+    used_indices = [i for i in range(len(columns)) if not lines or any(line[i] for line in lines)]
+    return [columns[i] for i in used_indices], [[line[i] for i in used_indices] for line in lines]
 
 
 def _line(name: str, rows: pd.DataFrame, measure: Metric) -> tuple[float, list[str]]:

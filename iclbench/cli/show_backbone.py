@@ -77,11 +77,11 @@ def _first_line(cls: type) -> str:
 
 def print_backbone(values: dict[str, Any]) -> None:
     """Print the values of a backbone."""
-    frozen = ", ".join(f"{key} = {'the default' if v is None else v}" for key, v in values["frozen"].items())
+    frozen_text = ", ".join(f"{key} = {'the default' if v is None else v}" for key, v in values["frozen"].items())
     properties = [
         ["summary", values["summary"]],
         ["variant of", values["variant_of"] if values["variant_of"] != values["backbone"] else ""],
-        ["frozen", frozen],
+        ["frozen", frozen_text],
         ["class", values["class"]],
         ["reads points", _ORDERS[values["order"]]],
         ["heads", ", ".join(values["heads"])],

@@ -26,16 +26,18 @@ def values_of(name: str) -> dict[str, Any] | None:
     if is_language_grid(name):
         grid, card = load_language_grid(name)
         tasks = [task.name for task in grid_tasks(name)]
-        plain = card.model_dump(mode="json", exclude_unset=True)
-        return {"grid": grid, "hash": content_hash(card), **plain, "tasks_in_full": tasks}
+        card_values = card.model_dump(mode="json", exclude_unset=True)
+        return {"grid": grid, "hash": content_hash(card), **card_values, "tasks_in_full": tasks}
     canonical_name = canonical(name)
     if canonical_name in card_names("tasks/language") or (
         name.endswith(".toml") and "template" in read_toml(Path(name))
     ):
         task, task_card = load_language_card(name)
-        plain = task_card.model_dump(mode="json", exclude_none=True)
-        values = {"language_task": task, "hash": content_hash(task_card), **plain}
-        return values | ({"tasks": [each.name for each in tasks_of(task, task_card)]} if task_card.subsets else {})
+        card_values = task_card.model_dump(mode="json", exclude_none=True)
+        values = {"language_task": task, "hash": content_hash(task_card), **card_values}
+        return values | (
+            {"tasks": [language_task.name for language_task in tasks_of(task, task_card)]} if task_card.subsets else {}
+        )
     subset_task = {task.name: task for task in shipped_tasks() if task.subset}.get(canonical_name)
     if subset_task is not None:
         values = {"language_task": canonical_name, "subset": subset_task.subset, "hash": subset_task.hash}

@@ -30,7 +30,9 @@ def print_task(values: dict[str, Any], typed_name: str) -> None:
     family, presets = values["family"], values["presets"]
     parameters = [preset["parameters"] for preset in presets.values()]
     shared_parameters = {
-        key: value for key, value in parameters[0].items() if all(each.get(key) == value for each in parameters)
+        key: value
+        for key, value in parameters[0].items()
+        if all(preset_parameters.get(key) == value for preset_parameters in parameters)
     }
     context_targets = "; in training also the context points" if values.get("context_targets") else ""
     article = "an" if values["head"][0] in "aeiou" else "a"

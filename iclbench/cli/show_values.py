@@ -85,11 +85,11 @@ def _grid(name: str, preset: str | None) -> dict[str, Any]:
     """Return the values of the card and the names of its runs. All runs are resolved, so that errors in any of them are
     reported."""
     grid, card = load_grid(name)
-    plain = {"grid": grid, "hash": content_hash(card), **card.model_dump(mode="json", exclude_unset=True)}
+    card_values = {"grid": grid, "hash": content_hash(card), **card.model_dump(mode="json", exclude_unset=True)}
     try:
-        return plain | {"runs": [run.name for run in grid_runs(name, preset)]}
+        return card_values | {"runs": [run.name for run in grid_runs(name, preset)]}
     except trust.UntrustedError as error:
-        return plain | {"runs": [], "not_resolved": str(error)}
+        return card_values | {"runs": [], "not_resolved": str(error)}
 
 
 def commands_of(name: str, preset: str | None, results: Path | None) -> Iterator[str]:

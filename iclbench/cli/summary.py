@@ -53,7 +53,7 @@ def print_tables(
     prompt_sets: Sequence[str],
     json: bool,
     board_of: Callable[[pd.DataFrame], tuple[list[str], list[list[str]]]],
-    sizes_of: Callable[[pd.DataFrame], str] = lambda values: "",
+    title_part_of: Callable[[pd.DataFrame], str] = lambda values: "",
     notes_of: Callable[[pd.DataFrame], list[str]] = lambda values: [],
     omitted_runs: Sequence[str] = (),
 ) -> None:
@@ -64,7 +64,7 @@ def print_tables(
         prompt_sets: names of the prompt sets.
         json: whether to print rows as JSON.
         board_of: function that returns column names and rows, given the values of one prompt set.
-        sizes_of: function that returns the sizes to print in the title, between the preset and the shift.
+        title_part_of: function that returns the part of the title between the preset and the shift.
         notes_of: function that returns the lines below the table.
         omitted_runs: runs that are omitted, with all their methods.
     """
@@ -76,13 +76,15 @@ def print_tables(
 
     for name, values in frames.items():
         columns, lines = board_of(values)
-        first = values.iloc[0]
-        title = f"{first['task']}, {first['preset']}, {sizes_of(values)}shift {first['shift']} ({name})"
+        first_row = values.iloc[0]
+        title = (
+            f"{first_row['task']}, {first_row['preset']}, {title_part_of(values)}shift {first_row['shift']} ({name})"
+        )
         print_table(title, columns, lines, range(1, len(columns)))
         if (values["n_related"] > 0).any():
             out.print("gap and squared error: with all related datasets that a contestant uses")
-        if pd.notna(first["trained_data"]):
-            out.print(f"data: {first['data']}; runs were trained on fingerprint={first['trained_data']}")
+        if pd.notna(first_row["trained_data"]):
+            out.print(f"data: {first_row['data']}; runs were trained on fingerprint={first_row['trained_data']}")
         for note in notes_of(values):
             out.print(note)
         print_packed_sources(results, values)

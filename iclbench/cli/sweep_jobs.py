@@ -127,7 +127,7 @@ class Cluster:
     def _executor(self, context: Context, settings: EngineSettings, estimates: Estimates) -> Any:
         def seconds(bundle: Bundle) -> float | None:
             durations = [estimates.seconds(cell) for cell in bundle.cells]
-            return None if None in durations else sum(each for each in durations if each is not None)
+            return None if None in durations else sum(duration for duration in durations if duration is not None)
 
         if self.name == "slurm":
             from iclbench.sweep.slurm import SlurmExecutor
@@ -152,11 +152,11 @@ class Cluster:
         finally:
             executor.shutdown()
         other_cells = len(plan.todo) - submission.cells - submission.refused_cells
-        others = (
+        others_text = (
             f"; {plural(other_cells, 'more cell')} already in the queue or waiting for others" if other_cells else ""
         )
         jobs = f"{plural(submission.jobs, 'job')} submitted with {plural(submission.cells, 'cell')}"
-        say(f"{jobs}{others}; the same command continues the sweep")
+        say(f"{jobs}{others_text}; the same command continues the sweep")
         if submission.refused_jobs:
             jobs = f"{plural(submission.refused_jobs, 'job')} with {plural(submission.refused_cells, 'cell')}"
             say(f"{jobs} refused: {submission.reason}; the same command tries again")

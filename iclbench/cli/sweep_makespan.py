@@ -91,12 +91,12 @@ def print_jobs(jobs: Mapping[str, Any]) -> None:
     )
     rows = [
         [
-            str(each["at_once"]),
-            duration_text(each["seconds"]),
-            f"{each['efficiency']:.0%}",
-            duration_text(each["seconds_with_deaths"]),
+            str(makespan["at_once"]),
+            duration_text(makespan["seconds"]),
+            f"{makespan['efficiency']:.0%}",
+            duration_text(makespan["seconds_with_deaths"]),
         ]
-        for each in jobs["makespan"]
+        for makespan in jobs["makespan"]
     ]
     print_table(
         "", ["jobs at once", "time", "efficiency", f"time if {_FAILURE_SHARE:.0%} fail"], rows, numeric=range(4)

@@ -53,45 +53,45 @@ def print_verified(
     if json:
         records = [
             {
-                "cell": each.cell.hash,
-                "run": each.cell.run,
-                "task": each.cell.task,
-                "preset": each.cell.preset,
-                "rows": each.rows,
-                "equal": each.is_equal,
-                "difference": each.difference,
-                "agrees": each.agrees,
-                "share_of_half_interval": each.share,
-                "elsewhere": each.environment,
-                "seconds": each.seconds,
+                "cell": verified_cell.cell.hash,
+                "run": verified_cell.cell.run,
+                "task": verified_cell.cell.task,
+                "preset": verified_cell.cell.preset,
+                "rows": verified_cell.rows,
+                "equal": verified_cell.is_equal,
+                "difference": verified_cell.difference,
+                "agrees": verified_cell.agrees,
+                "share_of_half_interval": verified_cell.share,
+                "elsewhere": verified_cell.environment,
+                "seconds": verified_cell.seconds,
             }
-            for each in verified_cells
+            for verified_cell in verified_cells
         ]
         print_json(records)
     else:
         rows = [
             [
-                each.cell.run,
-                each.cell.task,
-                each.cell.preset,
-                str(each.rows),
-                _verdict(each),
-                "" if each.share is None else f"{each.share:.1g}",
-                "; ".join(each.environment) or "the same",
-                f"{each.seconds:.0f} s",
+                verified_cell.cell.run,
+                verified_cell.cell.task,
+                verified_cell.cell.preset,
+                str(verified_cell.rows),
+                _verdict(verified_cell),
+                "" if verified_cell.share is None else f"{verified_cell.share:.1g}",
+                "; ".join(verified_cell.environment) or "the same",
+                f"{verified_cell.seconds:.0f} s",
             ]
-            for each in verified_cells
+            for verified_cell in verified_cells
         ]
         columns = ["run", "task", "preset", "rows", "verdict", "share of half-width", "first environment", "time"]
         print_table("", columns, rows, numeric=[3, 5, 7])
-    if any(each.environment and not each.is_equal for each in verified_cells):
+    if any(verified_cell.environment and not verified_cell.is_equal for verified_cell in verified_cells):
         say("other hardware, threads, libraries or later code may round differently: check the size of the differences")
-    if almost_equal := sum(each.agrees and not each.is_equal for each in verified_cells):
+    if almost_equal := sum(verified_cell.agrees and not verified_cell.is_equal for verified_cell in verified_cells):
         say(
             f"{almost_equal} of {len(verified_cells)} cells agree, but are not equal: they differ by less than a tenth "
             "of the half-width of their intervals"
         )
-    return all(each.agrees for each in verified_cells)
+    return all(verified_cell.agrees for verified_cell in verified_cells)
 
 
 def _verdict(verified: VerifiedCell) -> str:

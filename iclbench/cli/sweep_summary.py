@@ -80,7 +80,7 @@ def print_dry_run(
             "existing": outlook.existing,
             "refused": outlook.refusals,
             "no_data": outlook.missing_data,
-            "untuned": [list(each) for each in untuned_backbones(plan, store.results)],
+            "untuned": [list(triple) for triple in untuned_backbones(plan, store.results)],
             "added": {name: todo_counts(plan, contestant=name) for name in added_backbones},
         } | ({} if jobs is None else {"jobs": jobs})
         print_json({"tasks": records, "total": total})
@@ -100,7 +100,7 @@ def print_dry_run(
     rows.append(
         ["all", "", *state_cells(plan, plan.cells), counts_text(todo_counts(plan)), "", *amount_cells(total_work)]
     )
-    # Columns without a value, such as the time of finished cells, are omitted.
+    # If no cell is to do, columns without a value, such as the time, are omitted.
     nonempty = [n for n in range(len(columns)) if plan.todo or any(row[n] for row in rows)]
     columns, rows = [columns[n] for n in nonempty], [[row[n] for n in nonempty] for row in rows]
     print_table("", columns, rows, numeric=[n for n in range(2, len(columns)) if columns[n] != "work"], keys=(0, 1))
@@ -133,7 +133,7 @@ def print_dry_run(
             f"disk: {nbytes(total_work.bytes)}"
         )
     if plan.repeated:
-        out.print(f"{len(plan.repeated)} of the cells to do are done and will be recomputed: {_repeated_line(plan)}")
+        out.print(f"{plural(len(plan.repeated), 'finished cell')} to recompute: {_repeated_line(plan)}")
     if estimates.measured_seconds:
         steps = plural(len(estimates.measured_seconds), "pair")
         say(f"training steps of {steps} of task and backbone measured on this machine at its current load")
@@ -244,7 +244,7 @@ def _added_lines(plan: Plan, names: Iterable[str]) -> Iterator[str]:
     for name in names:
         counts = todo_counts(plan, contestant=name)
         work = f"{plural(sum(counts.values()), 'cell')} ({counts_text(counts)})" if counts else "nothing"
-        yield f"of the cells to do, for {name}: {work}"
+        yield f"to do for {name}: {work}"
 
 
 def _existing_lines(outlook: Outlook) -> Iterator[str]:
@@ -256,7 +256,7 @@ def _existing_lines(outlook: Outlook) -> Iterator[str]:
 
 def _refusal_lines(outlook: Outlook) -> Iterator[str]:
     if outlook.refusals:
-        yield f"{plural(outlook.failing_cells, 'cell')} of those to do will fail; their time is not included:"
+        yield f"{outlook.failing_cells} of the cells to do will fail; their time is not included:"
     yield from (f"  {run}: {reason}" for run, reason in outlook.refusals.items())
 
 

@@ -26,8 +26,8 @@ def table_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     main = table_metric(values)
     assert main is not None
     board = run_leaderboard(values, "targets", main, [main, *OTHER_TABLE_METRICS]).drop_duplicates("contestant")
-    others = [name for name in OTHER_TABLE_METRICS if board[name].notna().any()]
-    titles = {name: _SHORT_TITLES.get(name, metric(name).label) for name in others}
+    other_metrics = [name for name in OTHER_TABLE_METRICS if board[name].notna().any()]
+    titles = {name: _SHORT_TITLES.get(name, metric(name).label) for name in other_metrics}
     ranks = ranks_over_tables(values, main, "run")
     statuses = values[values["status"].ne("ok")].drop_duplicates("run").set_index("run")["status"]
     rows = []

@@ -58,16 +58,16 @@ def step_bar(label: str, total: int, done: int = 0) -> Iterator[progress.Update]
         with progress.step_bar(err, label, total, done) as move:
             yield move
         return
-    start = last = time.monotonic()
+    start_time = last_line_time = time.monotonic()
     first_step = done
 
     def print_line(step: int, text: str = "") -> None:
-        nonlocal last
+        nonlocal last_line_time
         now = time.monotonic()
-        if step < total and now - last < _LINE_INTERVAL:
+        if step < total and now - last_line_time < _LINE_INTERVAL:
             return
-        last = now
-        rate = (step - first_step) / max(1e-9, now - start)
+        last_line_time = now
+        rate = (step - first_step) / max(1e-9, now - start_time)
         remaining = f", {(total - step) / rate:.0f} s left" if rate > 0 and step < total else ""
         err.print(f"{label} {step}/{total} {text}{remaining}")
 

@@ -87,7 +87,7 @@ def command(
     run_config = with_rates_of_started_run(results, resolved_config, name, tables.get("train", {}))
     command_words = ["train", task, backbone, "--preset", preset, "--seed", str(seed), "--name", target_run.name]
     command_words += ["--results", str(results), "--device", device, "--threads", str(threads)]
-    command_words += [word for each in override or [] for word in ("-o", each)]
+    command_words += [word for assignment in override or [] for word in ("-o", assignment)]
     command_words += ["--config", str(config)] if config else []
     command_words += ["--data-dir", str(data_dir)] if data_dir else []
     if processes > 1 and not was_finished:  # check before the processes start and the run folder is created

@@ -78,7 +78,7 @@ def command(
     The command trains every contestant on every task with each rate and seed, and chooses the smallest
     rate whose mean is within one standard error of the best mean.
 
-    If the smallest or the largest rate is best, it tries the next rate beyond it, at most twice.
+    If the smallest or the largest rate is best, it tries the next rate beyond it, at most twice at each end.
 
     With --trials, it first tries the preset's settings and nine random sets of settings. Stored trials count towards
     the number.
@@ -118,8 +118,9 @@ def command(
         run_trials(pairs, gpus_of_workers(gpus, per_gpu, workers), context)
     print_pairs(pairs, json)
     if pairs_without_choice := [pair for pair in pairs if pair.problems]:
-        first = pairs_without_choice[0]
-        say(f"{plural(len(pairs_without_choice), 'contestant')} without a choice: {first.name}: {first.problems[0]}")
+        first_pair = pairs_without_choice[0]
+        contestants = plural(len(pairs_without_choice), "contestant")
+        say(f"{contestants} without a choice: {first_pair.name}: {first_pair.problems[0]}")
         say("run the same command again to retry the failed trials")
         raise typer.Exit(1)
     say(f"rates: {results_path(results, preset)}")

@@ -47,10 +47,10 @@ def print_pairs(pairs: Sequence[TuningPair], json: bool) -> None:
         return
     for task in dict.fromkeys(pair.task for pair in pairs):
         task_pairs = [pair for pair in pairs if pair.task == task]
-        first = task_pairs[0]
-        make_table = _rate_table if isinstance(first.search, RateSearch) else _trial_table
+        first_pair = task_pairs[0]
+        make_table = _rate_table if isinstance(first_pair.search, RateSearch) else _trial_table
         columns, rows, numeric = make_table(task_pairs)
-        print_table(f"{task}: {first.objective.description}", columns, rows, numeric)
+        print_table(f"{task}: {first_pair.objective.description}", columns, rows, numeric)
         if any("*" in cell for row in rows for cell in row):
             out.print("* at the edge of the tried rates: a better rate may lie beyond")
         for pair in task_pairs:
@@ -128,7 +128,7 @@ def settings_text(settings: Mapping[str, Any]) -> str:
     'rate 0.003, warm-up 30, betas 0.9 0.99'
     """
     return ", ".join(
-        f"{name} {' '.join(f'{each:g}' for each in (value if isinstance(value, list) else [value]))}"
+        f"{name} {' '.join(f'{number:g}' for number in (value if isinstance(value, list) else [value]))}"
         for key, name in SETTING_LABELS.items()
         if (value := settings.get(key)) is not None
     )

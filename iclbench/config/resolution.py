@@ -76,9 +76,12 @@ _SPREAD_HEADS = ("gaussian", "mixture")
 
 
 class TaskConfig(BaseSettings):
-    """A task card at one preset.
+    """A task card at one preset. Attributes that are not listed here are as in `TaskCard` and `Preset`.
 
     Attributes:
+        name: name of the card.
+        card: hash of the card.
+        code: code of the family's episodes (`codes.of_family`).
         files: locations of the data, which are the parameters of the family with `Role.LOCATION`. Identities do not
             depend on them.
         learned: the result of `Family.learn` on the training data, with the fingerprint of the data. It is empty before
@@ -113,7 +116,8 @@ class TaskConfig(BaseSettings):
         return self.data_with()
 
     def data_with(self, **further_assignments: str) -> str | None:
-        """Return `data` with further assignments, without folders of files, which differ between machines."""
+        """Return `data` with further assignments. Files are given without their folders, which differ between
+        machines."""
         values = self.parameters | {key: Path(value).name for key, value in self.files.items()}
         keys = family_class(self.family).data_parameters
         return assignments({key: values[key] for key in keys} | further_assignments) or None
@@ -441,14 +445,14 @@ def resolve_task(
             code="not-applicable",
         )
     family_parameters = validate(parameters, {**values, **parameter_changes}, where)
-    complete = family_parameters.model_dump(mode="json", exclude_none=True)
-    files = {key: complete.pop(key) for key in parameters.with_role(Role.LOCATION) & complete.keys()}
+    all_parameters = family_parameters.model_dump(mode="json", exclude_none=True)
+    files = {key: all_parameters.pop(key) for key in parameters.with_role(Role.LOCATION) & all_parameters.keys()}
     config = {
         "name": task,
         "card": card.hash,
         "family": canonical(card.family) if ":" not in card.family else card.family,
         "code": codes.of_family(card.family),
-        "parameters": complete,
+        "parameters": all_parameters,
         "files": files,
         "question": card.question,
         "baselines": card.baselines,
@@ -555,7 +559,7 @@ def resolve_tables(
             code="conflict",
         )
     settings = _settings(name, task_config, preset_card, tables.get("backbone", {}), prefix, data_dir)
-    complete = settings.model_dump(mode="json", exclude_none=True)
+    all_settings = settings.model_dump(mode="json", exclude_none=True)
     rates = Rates()
     if tuned:
         table = None if read_rates is None else read_rates(canonical(preset))
@@ -569,8 +573,8 @@ def resolve_tables(
             "task": task_config,
             "backbone": {
                 "name": name,
-                "code": codes.of_backbone(name, complete),
-                "settings": complete,
+                "code": codes.of_backbone(name, all_settings),
+                "settings": all_settings,
             },
             "train": training,
         },

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("iclbench")
 
-# To count the parameters of a backbone, it is built in memory if its budget and all integers in its settings are within
+# A backbone whose parameters are counted is built in memory if its budget and all integers in its settings are within
 # these limits. For small backbones, this is faster than building them without memory.
 _MEMORY_BUDGET, _MEMORY_WIDTH = 1_000_000, 4096
 # Number of evaluated sizes after which the search bisects its interval instead of interpolating.
@@ -144,7 +144,9 @@ def search_settings(
 
     def with_value(base: dict[str, Any], key: str, value: int) -> dict[str, Any]:
         proportional = (
-            {other: max(1, round(ratio * value)) for other, ratio in ratios.items()} if key == growing[0] else {}
+            {other_key: max(1, round(ratio * value)) for other_key, ratio in ratios.items()}
+            if key == growing[0]
+            else {}
         )
         return {**base, key: value, **proportional}
 

@@ -64,19 +64,19 @@ def state_budget_settings(
             the nearest one; or no size is near the budget of parameters.
     """
     state_budget = fixed["state_budget"]
-    others = {key: value for key, value in fixed.items() if key != "state_budget"}
+    other_settings = {key: value for key, value in fixed.items() if key != "state_budget"}
     model = _search(
         name,
         cls,  # type: ignore[arg-type]  # mypy takes the class for one of its instances
         budget,
         shape,
-        json.dumps(others, sort_keys=True),
+        json.dumps(other_settings, sort_keys=True),
         state_budget,
     )
     if model.has_state(state_budget):
         return {**model.settings, "state_budget": state_budget}
     if not model.is_valid and budget is not None:
-        budget_settings(name, cls, budget, shape, others)  # raises the error about the number of parameters
+        budget_settings(name, cls, budget, shape, other_settings)  # raises the error about the number of parameters
     sizes = ", ".join(f"{key} {model.settings[key]}" for key in _SIZES if model.settings.get(key))
     parameters = "" if budget is None else f" with {integer(budget)} parameters"
     raise UsageError(
@@ -125,8 +125,8 @@ def _search(
         if matching := [model for model in models if model.has_state(state_budget)]:
             return max(matching, key=lambda model: model.width)
     models.append(search.largest_state(state_budget))
-    valid = [model for model in models if model.is_valid]
-    return min(valid or models, key=lambda model: abs(model.state_size - state_budget))
+    valid_models = [model for model in models if model.is_valid]
+    return min(valid_models or models, key=lambda model: abs(model.state_size - state_budget))
 
 
 class _Search:
@@ -188,7 +188,7 @@ class _Search:
         )
 
     def model(self, heads: Mapping[str, int], state_budget: int) -> _Model:
-        """Return the model with these heads whose state is nearest to the budget."""
+        """Return the model with this number of heads whose state is nearest to the budget."""
         start, fixed = {**self.start, **heads}, {*self.fixed, *heads}
         if "state" in self.keys:
 

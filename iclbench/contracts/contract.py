@@ -68,14 +68,14 @@ def contract(
 
 def failures(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> dict[str, str]:
     """Return the names of the contracts that `predictor` breaks on these episodes, each with an error message."""
-    broken = {}
+    broken_contracts = {}
     for contract in CONTRACTS:
         if contract.is_checkable(predictor, episodes):
             try:
                 contract.check(predictor, episodes, tolerance)
             except Exception as error:
-                broken[contract.name] = shorten(str(error)) or type(error).__name__
-    return broken
+                broken_contracts[contract.name] = shorten(str(error)) or type(error).__name__
+    return broken_contracts
 
 
 @guarded
@@ -94,8 +94,16 @@ def example_episodes(
     They are samples of noisy linear functions, random labels (`classes`), or events at random times (`marks`). With
     `dim=0`, they are streams of random vectors or tokens.
 
-    With `related`, the first episode has this number of related datasets from the same function. Each later episode has
-    one dataset fewer than the episode before it. The datasets differ in size.
+    Args:
+        dim: input dimension Dx.
+        points: number of points N of the context.
+        targets: number of targets Q.
+        outputs: output dimension Dy of linear functions.
+        classes: number of classes; None for numbers.
+        related: number of related datasets of the first episode, which are samples of the same function as the context.
+            Each later episode has one dataset fewer than the episode before it. The datasets differ in size.
+        seed: seed of the episodes.
+        marks: number of marks of events; None for other episodes.
     """
     generator = torch.Generator().manual_seed(seed)
     if marks is not None:
@@ -135,11 +143,13 @@ def ask_next(predictor: Predictor, episodes: Episodes, points: Points) -> Predic
 
 
 def ask_targets(predictor: Predictor, episodes: Episodes, context: Points, x: Tensor) -> Prediction:
+    """Return the marginal predictions at the inputs `x`, `(B, Q, Dx)`, given a context."""
     with torch.no_grad():
         return _marginals("predict_targets", predictor.predict_targets(context, x, episodes.related))
 
 
 def ask_state(predictor: Predictor, state: State, x: Tensor) -> Prediction:
+    """Return the marginal predictions at the inputs `x`, `(B, Q, Dx)`, given a state."""
     with torch.no_grad():
         return _marginals("query", predictor.query(state, x))
 
@@ -150,6 +160,7 @@ def _marginals(method: str, answer: Any) -> Prediction:
 
 
 def targets_of(episodes: Episodes) -> Points:
+    """Return the targets of episodes; raise `AssertionError` if they have none."""
     assert episodes.targets is not None, "the checks require episodes with targets"
     return episodes.targets
 
@@ -173,6 +184,8 @@ def insert_points(tensor: Tensor, positions: Tensor, values: Tensor) -> Tensor:
 
 
 def assert_close(answer: TensorRecord, expected: TensorRecord, tolerance: Tolerance, message: str) -> None:
+    """Raise `AssertionError`, with `message` and the largest difference, if the shapes of two answers differ or their
+    values differ by more than the tolerance."""
     pairs = zip(answer.tensors().items(), expected.tensors().values(), strict=True)
     for (name, a), b in pairs:
         assert a.shape == b.shape, f"{message}: '{name}' has shape {tuple(a.shape)}, expected {tuple(b.shape)}"

@@ -38,17 +38,17 @@ def draw(
     return family.sample(Request(episodes, points, torch.Generator().manual_seed(seed), **options))  # type: ignore[arg-type]
 
 
-def points_of(family: Family, smallest: int = POINTS, are_all_sizes: bool = True) -> int:
+def points_of(family: Family, smallest: int = POINTS, fits_all_sizes: bool = True) -> int:
     """Return the number of points to sample: `smallest`, doubled until the family accepts it.
 
     Args:
         family: the family.
         smallest: the smallest number.
-        are_all_sizes: whether episodes of this number of points must have space for all sizes in the ranges of the
+        fits_all_sizes: whether episodes of this number of points must have space for all sizes in the ranges of the
             parameters, such as all numbers of pairs of `recall`. Training requires this.
     """
     points = smallest
-    while points < _LARGEST_POINTS and not family.accepts(points, "none" if are_all_sizes else f"points-{points}"):
+    while points < _LARGEST_POINTS and not family.accepts(points, "none" if fits_all_sizes else f"points-{points}"):
         points *= 2
     return points
 
@@ -235,22 +235,22 @@ def related_datasets_change_nothing_else(family: Family) -> None:
     """The requested number of related datasets, which is at most `related_sets`, does not change the context, the
     targets or the values of related datasets."""
     max_related = family.related_sets
-    all_related = draw(family, related=max_related)
+    all_episodes = draw(family, related=max_related)
     if not max_related:
-        assert all_related.related is None, "there are related datasets, but `related_sets` is 0"
+        assert all_episodes.related is None, "there are related datasets, but `related_sets` is 0"
         return
-    assert all_related.related is not None, "the episodes have no related datasets, but `related_sets` is positive"
+    assert all_episodes.related is not None, "the episodes have no related datasets, but `related_sets` is positive"
     for count in (None, *range(max_related)):
-        fewer = draw(family, related=count)
-        for name, tensor in fewer.tensors().items():
-            is_same = name.startswith("related.") or torch.equal(tensor, all_related.tensors()[name])
+        episodes = draw(family, related=count)
+        for name, tensor in episodes.tensors().items():
+            is_same = name.startswith("related.") or torch.equal(tensor, all_episodes.tensors()[name])
             assert is_same, f"related={count}: {name} differs from that with related={max_related}"
-        assert fewer.related is not None and fewer.related.mask.shape == all_related.related.mask.shape, (
+        assert episodes.related is not None and episodes.related.mask.shape == all_episodes.related.mask.shape, (
             f"related={count}: related datasets have different padding than with related={max_related}"
         )
-        valid = fewer.related.mask
+        valid = episodes.related.mask
         for name in ("x", "y", "mask"):
-            values, expected = (getattr(related, name)[valid] for related in (fewer.related, all_related.related))
+            values, expected = (getattr(related, name)[valid] for related in (episodes.related, all_episodes.related))
             assert torch.equal(values, expected), (
                 f"related={count}: datasets differ from those with related={max_related}"
             )
@@ -352,10 +352,10 @@ def _check_oracles_of_streams(family: Family, check: Callable[[Predictor, Episod
     """Check a contract of predictors for each listed oracle of a family of streams that does not use the truth."""
     if not family.is_stream:
         return
-    count = points_of(family, are_all_sizes=False)
+    count = points_of(family, fits_all_sizes=False)
     episodes = draw(family, episodes=3, points=count)
-    context, last = episodes.context.span(0, count - 1), episodes.context.span(count - 1)
-    episodes = replace(episodes, context=context, targets=last, scored=last.mask)
+    context, last_point = episodes.context.span(0, count - 1), episodes.context.span(count - 1)
+    episodes = replace(episodes, context=context, targets=last_point, scored=last_point.mask)
     for name in sorted(name for name in family.oracles if family.lists_oracle(name)):
         try:
             oracle = _baseline(family, name)

@@ -56,8 +56,8 @@ def targets_do_not_see_each_other(predictor: Predictor, episodes: Episodes, tole
     context, x = episodes.context, targets_of(episodes).x
     joint_answer = ask_targets(predictor, episodes, context, x)
     for q in range(x.shape[1]):
-        single = ask_targets(predictor, episodes, context, x[:, q : q + 1])
-        assert_close(joint_answer.at(slice(q, q + 1)), single, tolerance, f"answer {q} depends on other targets")
+        single_answer = ask_targets(predictor, episodes, context, x[:, q : q + 1])
+        assert_close(joint_answer.at(slice(q, q + 1)), single_answer, tolerance, f"answer {q} depends on other targets")
 
 
 @contract(lambda predictor: predictor.joint != "ordered")
@@ -123,10 +123,12 @@ def _changed_answers(
         1 if isinstance(predictor, Oracle) else len(is_changed)
     ):
         copies = episodes[torch.arange(size, device=cases.device).repeat(len(cases))]
-        x, y, changed = copies.context.x, copies.context.y, cases.repeat_interleave(size, 0)
-        y = torch.where(changed.reshape(*changed.shape, *[1] * (y.dim() - 2)), different_outputs(y, episodes), y)
+        x, y, changed_points = copies.context.x, copies.context.y, cases.repeat_interleave(size, 0)
+        y = torch.where(
+            changed_points.reshape(*changed_points.shape, *[1] * (y.dim() - 2)), different_outputs(y, episodes), y
+        )
         if change_inputs:
-            x = torch.where(changed.unsqueeze(-1), 3 - 2 * x, x)
+            x = torch.where(changed_points.unsqueeze(-1), 3 - 2 * x, x)
         answer = ask_next(predictor, copies, replace(copies.context, x=x, y=y))
         changed_answers += [answer[case * size : (case + 1) * size] for case in range(len(cases))]
     return ask_next(predictor, episodes, episodes.context), changed_answers
@@ -139,10 +141,12 @@ def batch_neighbours_change_nothing(predictor: Predictor, episodes: Episodes, to
     next_answer, target_answer = ask_next(predictor, episodes, context), ask_targets(predictor, episodes, context, x)
     for b in range(len(episodes)):
         row = slice(b, b + 1)
-        single = episodes[row]
+        single_episode = episodes[row]
         message = f"answers for episode {b} depend on its batch neighbours"
-        assert_close(next_answer[row], ask_next(predictor, single, context[row]), tolerance, message)
-        assert_close(target_answer[row], ask_targets(predictor, single, context[row], x[row]), tolerance, message)
+        assert_close(next_answer[row], ask_next(predictor, single_episode, context[row]), tolerance, message)
+        assert_close(
+            target_answer[row], ask_targets(predictor, single_episode, context[row], x[row]), tolerance, message
+        )
 
 
 @contract(lambda predictor: predictor.order == "set")
@@ -152,9 +156,9 @@ def the_order_of_the_context_changes_nothing(
     """The answers of a set model do not depend on the order of the context."""
     context, x = episodes.context, targets_of(episodes).x
     order = torch.randperm(context.count, generator=torch.Generator().manual_seed(0)).to(x.device)
-    shuffled = context.map(lambda t: t[:, order])
+    shuffled_context = context.map(lambda t: t[:, order])
     assert_close(
-        ask_targets(predictor, episodes, shuffled, x),
+        ask_targets(predictor, episodes, shuffled_context, x),
         ask_targets(predictor, episodes, context, x),
         tolerance,
         "the answers of a model with order 'set' depend on the order of the context",
@@ -171,19 +175,19 @@ def masks_equal_truncation(predictor: Predictor, episodes: Episodes, tolerance: 
     positions = orders[:, : context.count].sort(1).values.to(x.device)
     filler_x = torch.full_like(context.x.repeat(1, 2, 1), 7.0)
     filler_y = context.y.repeat(1, 2, *[1] * (context.y.dim() - 2)).roll(1, 1)
-    padded = Points(
+    padded_context = Points(
         insert_points(filler_x, positions, context.x),
         insert_points(filler_y, positions, context.y),
         insert_points(torch.zeros_like(context.mask).repeat(1, 2), positions, context.mask),
     )
     assert_close(
-        ask_targets(predictor, episodes, padded, x),
+        ask_targets(predictor, episodes, padded_context, x),
         ask_targets(predictor, episodes, context, x),
         tolerance,
         "predict_targets: masked points change the answers",
     )
     assert_close(
-        ask_next(predictor, episodes, padded).map(lambda t: take(t, positions)),
+        ask_next(predictor, episodes, padded_context).map(lambda t: take(t, positions)),
         ask_next(predictor, episodes, context),
         tolerance,
         "predict_next: masked points change the answers at other points",
@@ -237,13 +241,13 @@ def selected_prefixes_are_answered(predictor: Predictor, episodes: Episodes, tol
 def an_empty_context_works(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
     """Answers without context are finite, and equal the answers for a context in which all points are masked."""
     context, x = episodes.context, targets_of(episodes).x
-    empty = ask_targets(predictor, episodes, context.span(0, 0), x)
-    for name, t in empty.tensors().items():
+    empty_answer = ask_targets(predictor, episodes, context.span(0, 0), x)
+    for name, t in empty_answer.tensors().items():
         assert bool(t.isfinite().all()), f"'{name}' is not finite for an empty context"
-    masked = replace(context, mask=torch.zeros_like(context.mask))
+    masked_context = replace(context, mask=torch.zeros_like(context.mask))
     assert_close(
-        ask_targets(predictor, episodes, masked, x),
-        empty,
+        ask_targets(predictor, episodes, masked_context, x),
+        empty_answer,
         tolerance,
         "a masked context and an empty one give different answers",
     )

@@ -18,9 +18,10 @@ from iclbench.contracts.contract import (
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.predictor import Predictor
 
-# Related datasets have an effect if they change answers by more than this number.
+# Related datasets have an effect if answers with and without them differ by more than this number.
 _SMALLEST_EFFECT = 1e-6
-# Outputs do not change the shapes of tensors. Without an effect, the answers are equal bit by bit.
+# The same for different outputs in related datasets. This limit is smaller, because all tensors have the same shapes:
+# without an effect, the answers are equal bit by bit.
 _SMALLEST_EFFECT_OF_OUTPUTS = 1e-7
 
 
@@ -37,10 +38,10 @@ def related_datasets_have_an_effect(predictor: Predictor, episodes: Episodes, to
     """The answers of a predictor with `uses_related` depend on related datasets."""
     context, x, related = episodes.context, targets_of(episodes).x, _related(episodes)
     expected = ask_targets(predictor, episodes, context, x)
-    changed = replace(episodes, related=replace(related, y=different_outputs(related.y, episodes)))
+    other_outputs = replace(episodes, related=replace(related, y=different_outputs(related.y, episodes)))
     for change, changed_episodes, smallest in (
         ("without related datasets", replace(episodes, related=None), _SMALLEST_EFFECT),
-        ("with other outputs in related datasets", changed, _SMALLEST_EFFECT_OF_OUTPUTS),
+        ("with other outputs in related datasets", other_outputs, _SMALLEST_EFFECT_OF_OUTPUTS),
     ):
         answer = ask_targets(predictor, changed_episodes, context, x)
         pairs = zip(answer.tensors().values(), expected.tensors().values(), strict=True)
@@ -62,12 +63,12 @@ def absent_related_datasets_equal_none(
     more_points = _pad(related, 2)
     more_sets = more_points.map(lambda t: torch.cat([t, t.flip(1)], 1))
     more_sets.mask[:, related.mask.shape[1] :] = False
-    for masked, padded in (("points", more_points), ("datasets", more_sets)):
-        answer = ask_targets(predictor, replace(episodes, related=padded), context, x)
-        assert_close(answer, expected, tolerance, f"masked {masked} change the answers")
+    for name, padded_sets in (("points", more_points), ("datasets", more_sets)):
+        answer = ask_targets(predictor, replace(episodes, related=padded_sets), context, x)
+        assert_close(answer, expected, tolerance, f"masked {name} change the answers")
     answer_without = ask_targets(predictor, replace(episodes, related=None), context, x)
-    absent = replace(related, mask=torch.zeros_like(related.mask))
-    answer = ask_targets(predictor, replace(episodes, related=absent), context, x)
+    absent_sets = replace(related, mask=torch.zeros_like(related.mask))
+    answer = ask_targets(predictor, replace(episodes, related=absent_sets), context, x)
     assert_close(
         answer, answer_without, tolerance, "masked related datasets and no related datasets give different answers"
     )
@@ -85,8 +86,8 @@ def related_datasets_of_batch_neighbours_change_nothing(
         y, mask = related.y.clone(), related.mask.clone()
         y[neighbours] = different_outputs(y[neighbours], episodes)
         mask[neighbours] = True
-        changed = replace(episodes, related=replace(related, y=y, mask=mask))
-        answer = ask_targets(predictor, changed, context, x)
+        changed_episodes = replace(episodes, related=replace(related, y=y, mask=mask))
+        answer = ask_targets(predictor, changed_episodes, context, x)
         message = f"answers for episode {b} depend on its neighbours' related datasets"
         assert_close(answer[b : b + 1], expected[b : b + 1], tolerance, message)
 
@@ -116,8 +117,8 @@ def _assert_order_has_no_effect(
 ) -> None:
     """Check that flipping the related datasets along an axis does not change the answers."""
     context, x = episodes.context, targets_of(episodes).x
-    flipped = replace(episodes, related=_related(episodes).map(lambda t: t.flip(axis)))
-    answer, expected = (ask_targets(predictor, case, context, x) for case in (flipped, episodes))
+    flipped_episodes = replace(episodes, related=_related(episodes).map(lambda t: t.flip(axis)))
+    answer, expected = (ask_targets(predictor, case, context, x) for case in (flipped_episodes, episodes))
     assert_close(answer, expected, tolerance, message)
 
 
@@ -129,6 +130,6 @@ def _related(episodes: Episodes) -> Points:
 def _pad(points: Points, count: int) -> Points:
     """Append `count` masked points with nonzero values to every set."""
     axis = points.mask.dim() - 1
-    padded = points.map(lambda t: torch.cat([t, t.narrow(axis, 0, count)], axis))
-    padded.mask.narrow(axis, points.mask.shape[axis], count).fill_(False)
-    return padded
+    padded_points = points.map(lambda t: torch.cat([t, t.narrow(axis, 0, count)], axis))
+    padded_points.mask.narrow(axis, points.mask.shape[axis], count).fill_(False)
+    return padded_points

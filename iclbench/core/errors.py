@@ -143,8 +143,8 @@ class UnknownNameError(UsageError):
         name: the name that the user typed.
         known: the known names.
         hint: text at the end of the message.
-        listed_by: the command that lists all names. The message mentions it if no known name is similar and there are
-            more than 32 of them.
+        listed_by: the command that lists all names. The message mentions it if more than 32 names are known and none of
+            them is similar.
 
     >>> str(UnknownNameError("task", "linaer", ["linear", "quadratic"]))
     "unknown task 'linaer'; did you mean 'linear'?"
@@ -161,9 +161,9 @@ class UnknownNameError(UsageError):
             advice = f"to see all names, run {listed_by}"
         else:
             lengths = accumulate(len(name) + 2 for name in known[:_MAX_NAMES])
-            shown = max(1, sum(length <= _MAX_LENGTH for length in lengths))
-            rest_text = f" and {len(known) - shown} more" if len(known) > shown else ""
-            advice = f"known: {', '.join(known[:shown])}{rest_text}" if known else "none are known"
+            shown_count = max(1, sum(length <= _MAX_LENGTH for length in lengths))
+            rest_text = f" and {len(known) - shown_count} more" if len(known) > shown_count else ""
+            advice = f"known: {', '.join(known[:shown_count])}{rest_text}" if known else "none are known"
         super().__init__(f"unknown {kind} {name!r}; {advice}{' ' + hint if hint else ''}")
 
 

@@ -54,7 +54,7 @@ def as_one_line(text: str, max_length: int = 80) -> str:
 
 
 def number(value: Number) -> str:
-    """Format a number with three significant digits.
+    """Format a number with three significant digits, or with two if its absolute value is below 0.001.
 
     >>> number(0.12345), number(1.0), number(1234.5), number(2e-9), number(0)
     ('0.123', '1.00', '1230', '2.0e-09', '0')
@@ -197,5 +197,6 @@ def _scaled(value: Number, base: int, units: tuple[str, ...]) -> str:
 
 
 def _three(value: Number) -> str:
-    """Format a value below 1,024 with three significant digits, without a final dot as in '201.'."""
+    """Format a value below 1,024 with three significant digits, or as an integer from 100. Integers have no final dot
+    as in '201.'."""
     return f"{value:.0f}" if value >= 99.95 else f"{value:#.3g}"

@@ -13,8 +13,8 @@ from pydantic import BaseModel
 def content_hash(value: BaseModel | dict[str, Any], length: int = 12) -> str:
     """Return the first hexadecimal digits of the SHA-256 of a value as canonical JSON. Unset fields of pydantic models
     are left out."""
-    plain = value.model_dump(mode="json", exclude_unset=True) if isinstance(value, BaseModel) else value
-    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    plain_value = value.model_dump(mode="json", exclude_unset=True) if isinstance(value, BaseModel) else value
+    text = json.dumps(plain_value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
@@ -27,5 +27,5 @@ def data_fingerprint(*parts: str | bytes | memoryview) -> str:
 
 
 def file_hash(file: BufferedReader) -> bytes:
-    """Return the SHA-256 of an open file."""
+    """Return the SHA-256 of an open file as 32 bytes."""
     return hashlib.file_digest(file, "sha256").digest()

@@ -119,9 +119,9 @@ class JointGaussian(_JointPrediction):
 
     def sample(self, n: int, generator: torch.Generator) -> Float[Tensor, "n B Q dy"]:
         batch, _, _, rank = self.factor.shape
-        shared = normal((n, batch, 1, rank, 1), self.mean, generator)
-        independent = normal((n, *self.mean.shape), self.mean, generator)
-        return self.mean + (self.factor @ shared).squeeze(-1) + self.std * independent
+        shared_noise = normal((n, batch, 1, rank, 1), self.mean, generator)
+        independent_noise = normal((n, *self.mean.shape), self.mean, generator)
+        return self.mean + (self.factor @ shared_noise).squeeze(-1) + self.std * independent_noise
 
 
 @dataclass(frozen=True)

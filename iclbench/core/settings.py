@@ -58,7 +58,7 @@ class Role(Enum):
     TRAINED = auto()  # affects the trained weights
     EVALUATED = auto()  # affects the values of an evaluation
     PROTOCOL = auto()  # `-o task.protocol.KEY` sets the key; the default is in the card or its preset
-    MONITORING = auto()  # affects only how often training is evaluated, logged and saved
+    MONITORING = auto()  # affects only the evaluations, logs, checkpoints and branches of a training run
     LOCATION = auto()  # is only the location of files; a fingerprint identifies their content
     REPORTING = auto()  # affects no values; it describes them, or names published results to compare them with
 

@@ -37,8 +37,8 @@ def check_tokens(points: Points, classes: int | None, name: str) -> int:
         )
     tokens = points.y[points.mask]
     if bool(((tokens < 0) | (tokens >= classes)).any()):
-        wrong = int(tokens.min()) if bool((tokens < 0).any()) else int(tokens.max())
-        raise DataError(f"a token is {wrong}; this task has tokens 0 to {classes - 1}")
+        invalid_token = int(tokens.min()) if bool((tokens < 0).any()) else int(tokens.max())
+        raise DataError(f"a token is {invalid_token}; this task has tokens 0 to {classes - 1}")
     return classes
 
 
@@ -63,8 +63,8 @@ def after_same_context(tokens: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"], 
     if not tokens.shape[1]:
         return is_same
     for distance in range(1, order + 1):
-        last = tokens.gather(1, (lengths - distance).clamp_min(0))
-        is_same &= tokens.roll(distance, 1).unsqueeze(1) == last.unsqueeze(2)
+        last_tokens = tokens.gather(1, (lengths - distance).clamp_min(0))
+        is_same &= tokens.roll(distance, 1).unsqueeze(1) == last_tokens.unsqueeze(2)
     return is_same
 
 

@@ -103,9 +103,9 @@ class ThinkingBackbone(Predictor):
         return self.condition(state.context.append(points), state.related)
 
     def _cache(self, context: Points, related: Points | None) -> KeyValueCache:
-        plain: KeyValueCache = self.backbone.condition(context, related)
-        if not plain.mask.shape[1]:
-            return plain
+        first_pass: KeyValueCache = self.backbone.condition(context, related)
+        if not first_pass.mask.shape[1]:
+            return first_pass
         # No masks are needed: invalid tokens are after all valid ones, and their outputs are not used.
         pairs, model = self.backbone.elements, self.backbone
         segments = [
@@ -114,21 +114,21 @@ class ThinkingBackbone(Predictor):
 
         def read(history: Memory | None) -> Memory:
             if history is None:
-                return Memory(plain.keys, plain.values)
-            state = KeyValueCache(history.keys, history.values, plain.mask)
+                return Memory(first_pass.keys, first_pass.values)
+            state = KeyValueCache(history.keys, history.values, first_pass.mask)
             for tokens in segments:
                 start = self._start(state.mask, history.length)
                 _, state = self.backbone.resume_with_hidden(state, tokens, start=start)
             return Memory(state.keys, state.values).last(history.length)
 
         *_, final = think(read, self.settings, self.passes)
-        return KeyValueCache(final.memory.keys, final.memory.values, plain.mask)
+        return KeyValueCache(final.memory.keys, final.memory.values, first_pass.mask)
 
     def _start(self, mask: Bool[Tensor, "B T"], history_length: int) -> Tensor | None:
         """Return the position of the next token. With positions=reuse, it is the number of tokens that this pass has
         read so far; otherwise it is None, which means the position after all tokens of the state."""
-        reuse = self.settings.positions == "reuse" and self.backbone.positions is not None
-        return mask[:, history_length:].sum(1, keepdim=True) if reuse else None
+        reuses_positions = self.settings.positions == "reuse" and self.backbone.positions is not None
+        return mask[:, history_length:].sum(1, keepdim=True) if reuses_positions else None
 
 
 def missing_cache_reason(backbone: Backbone) -> str:

@@ -52,8 +52,8 @@ def think(read: Callable[[Memory | None], Memory], settings: DeepThinking, passe
         passes: number of passes T.
     """
     current = read(None)
-    released = settings.setting == "released"
-    precision = torch.bfloat16 if released else torch.promote_types(current.dtype, torch.float32)
+    is_released = settings.setting == "released"
+    precision = torch.bfloat16 if is_released else torch.promote_types(current.dtype, torch.float32)
     memory, step = current.to(dtype=precision), None
     yield Thought(1, memory, torch.full((memory.batch,), torch.nan, device=memory.keys[0].device))
     for t in range(2, passes + 1):

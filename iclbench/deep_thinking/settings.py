@@ -122,15 +122,15 @@ class DeepThinking(MethodSettings):
     @model_validator(mode="before")
     @classmethod
     def _add_released_defaults(cls, values: Any) -> Any:
-        released = isinstance(values, dict) and values.get("setting") == "released"
-        return _RELEASED_DEFAULTS | values if released else values
+        is_released = isinstance(values, dict) and values.get("setting") == "released"
+        return _RELEASED_DEFAULTS | values if is_released else values
 
     @model_validator(mode="after")
     def _check_combination(self) -> DeepThinking:
         if self.passes == "best" and self.setting != "released":
             raise ValueError("passes: 'best' uses the evaluation data, as setting=released does; use dev instead")
         if isinstance(self.passes, int) and self.max_passes != type(self).model_fields["max_passes"].default:
-            raise ValueError(f"max_passes is for passes=dev; with passes={self.passes} it has no effect, leave it out")
+            raise ValueError(f"max_passes is for passes=dev; with passes={self.passes} it has no effect; remove it")
         return self
 
     @property
@@ -146,10 +146,12 @@ class DeepThinking(MethodSettings):
         return self.trace
 
     def suffix(self, name: str) -> str:
-        released = self.setting == "released"
+        is_released = self.setting == "released"
         defaults = type(self).model_validate({"setting": self.setting})
-        changed = [f"-{canonical(key)}-{_as_text(value)}" for key, value in self if value != getattr(defaults, key)]
-        return f"+{name}" + "-released" * released + "".join(changed)
+        changed_settings = [
+            f"-{canonical(key)}-{_as_text(value)}" for key, value in self if value != getattr(defaults, key)
+        ]
+        return f"+{name}" + "-released" * is_released + "".join(changed_settings)
 
     def controls(self) -> tuple[MethodSettings, ...]:
         """Return repetition in the prompt, and passes that do not change the memory."""

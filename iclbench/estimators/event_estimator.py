@@ -60,8 +60,10 @@ class EventEstimator(FittedPredictor[_Settings], abstract=True):
     @property
     def prior_gaps(self) -> tuple[float, float]:
         """The prior expectations of the first gap and of later gaps."""
-        first, later = self.facts.mean_first_gap, self.facts.mean_gap
-        return (self.settings.unit if first is None else first), (self.settings.unit if later is None else later)
+        first_gap, later_gap = self.facts.mean_first_gap, self.facts.mean_gap
+        return (self.settings.unit if first_gap is None else first_gap), (
+            self.settings.unit if later_gap is None else later_gap
+        )
 
     @property
     def mark_count(self) -> int:

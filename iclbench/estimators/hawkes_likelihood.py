@@ -89,18 +89,18 @@ def standard_errors(
     positive definite, because the parameters do not maximise the likelihood or because the sequence is too short.
     """
     values = process.vector()
-    free = values > 0
+    is_free = values > 0
     ends = np.array([1 / (gaps.sum() + open_interval), fastest / np.exp(np.log(gaps).mean())])
-    free[-1] &= process.branching.any() and not np.isclose(process.decay, ends, rtol=1e-6, atol=0).any()
-    information = observed_information(gaps, marks, process, open_interval)[np.ix_(free, free)]
+    is_free[-1] &= process.branching.any() and not np.isclose(process.decay, ends, rtol=1e-6, atol=0).any()
+    information = observed_information(gaps, marks, process, open_interval)[np.ix_(is_free, is_free)]
     # The information is scaled, so that rounding errors do not depend on the unit of time.
-    scale = values[free]
+    scale = values[is_free]
     errors = np.full(len(values), np.nan)
     try:
         root = np.linalg.inv(np.linalg.cholesky(information * np.outer(scale, scale)))
     except np.linalg.LinAlgError:
         return Hawkes.of_vector(errors)
-    errors[free] = scale * np.sqrt((root**2).sum(0))
+    errors[is_free] = scale * np.sqrt((root**2).sum(0))
     return Hawkes.of_vector(errors)
 
 

@@ -87,8 +87,8 @@ def print_summaries(values: pd.DataFrame, demo_set_count: int, by_order: pd.Data
 
 def task_title(values: pd.DataFrame) -> str:
     """Return a title with the task, its family and its evaluator."""
-    first = values.iloc[0]
-    return f"{first['task']} ({first['family']}, {first['evaluator']})"
+    first_row = values.iloc[0]
+    return f"{first_row['task']} ({first_row['family']}, {first_row['evaluator']})"
 
 
 def task_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
@@ -163,7 +163,7 @@ def orders_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 
 def _by_key(values: pd.DataFrame) -> dict[tuple[str, int], pd.Series]:
-    """Return the rows by contestant and number of demonstrations."""
+    """Return the rows by contestant and number of demonstrations (-1 if the number is missing)."""
     shots = values["n_context"].fillna(-1).astype(int)
     rows = (row for _, row in values.iterrows())
     return dict(zip(zip(values["contestant"].astype(str), shots, strict=True), rows, strict=True))
