@@ -117,7 +117,8 @@ class Reference:
     def quantities(self) -> Quantities:
         """The names that templates may use: public methods, functions of this module, and lists of models and tasks."""
         methods = {name: getattr(self, name) for name, member in vars(type(self)).items() if _is_public(name, member)}
-        others = [trained, card, published, verdict, is_equal, grid, benchmark, package, table_hash]
+        others = [trained, card, published, verdict, is_equal, grid, benchmark, recalled_pairs, package]
+        others += [table_hash]
         others += [checksum, exit_codes, default_bytes, window_rule, mean, lowest_after_peak]
         return Quantities(
             methods | {f.__name__: f for f in others},
@@ -808,6 +809,11 @@ def benchmark(file: str, row: str | Sequence[str], column: str, folder: Path = R
         if cells[: len(keys)] == keys and column in head and (match := _NUMBER.search(cells[head.index(column)])):
             return float(match[0].replace(",", "").replace("−", "-"))
     raise LookupError(f"benchmarks/{file} has no number of '{', '.join(keys)}' in '{column}'")
+
+
+def recalled_pairs(mixers: Sequence[str], budget: str) -> list[float]:
+    """The mean number of recalled pairs of each mixer with a budget of its state, as in `benchmarks/states.md`."""
+    return [benchmark("states.md", (mixer, budget), "recalled pairs") for mixer in mixers]
 
 
 def _tables(path: Path) -> Iterator[tuple[list[str], list[str]]]:
