@@ -161,12 +161,12 @@ def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str
             "behind": [np.nan, *(test.mean for test in tests)],
             "p": [np.nan, *corrected_p],
             "p_alone": [np.nan, *(test.p for test in tests)],
-            "tied": ["", *(f"{'' if p < ERROR_RATE else 'not '}significantly different" for p in corrected_p)],
+            "verdict": ["", *(f"{'' if p < ERROR_RATE else 'not '}significantly different" for p in corrected_p)],
         }
     )
     ranked_contests = [contest for contest in contests if contest.task.title in scores.index]
     counts = [_test_counts(ranked_contests, lower, upper) for upper, lower in pairwise(order)]
-    for column in ("better", "tied_on", "worse"):
+    for column in ("better", "not_different", "worse"):
         frame[column] = pd.Series([pd.NA, *(row[column] for row in counts)], dtype="Int64")
     return frame, missing_tasks
 
@@ -176,4 +176,4 @@ def _test_counts(contests: Sequence[Contest], name: str, other: str) -> dict[str
     neither."""
     gaps = [gap for contest in contests if (gap := contest.difference(name, other)) is not None]
     better, worse = sum(gap.low > 0 for gap in gaps), sum(gap.high < 0 for gap in gaps)
-    return {"better": better, "worse": worse, "tied_on": len(gaps) - better - worse}
+    return {"better": better, "worse": worse, "not_different": len(gaps) - better - worse}

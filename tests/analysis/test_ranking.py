@@ -114,7 +114,7 @@ def test_scores_and_ranks_are_means_over_tasks(grid: Grid, grid_results: Results
     assert frame["mean_rank"].is_monotonic_increasing
     p = [exact_p((by_contestant[lower] - by_contestant[upper]).to_numpy()) for upper, lower in pairwise(names)]
     assert frame["p_alone"].tolist()[1:] == pytest.approx(p)
-    assert [verdict.startswith("not") for verdict in frame["tied"].iloc[1:]] == [value >= 0.05 for value in holm(p)]
+    assert [verdict.startswith("not") for verdict in frame["verdict"].iloc[1:]] == [value >= 0.05 for value in holm(p)]
     behind = [by_contestant[lower].mean() - by_contestant[upper].mean() for upper, lower in pairwise(names)]
     assert frame["behind"].tolist()[1:] == pytest.approx(behind)
     counts = []
@@ -122,7 +122,7 @@ def test_scores_and_ranks_are_means_over_tasks(grid: Grid, grid_results: Results
         gaps = [gap(grid, task, test, lower, upper) for task, tests in TASKS.items() for test in tests]
         better, worse = sum(low > 0 for _, low, _ in gaps), sum(high < 0 for *_, high in gaps)
         counts.append([better, len(gaps) - better - worse, worse])
-    assert frame[["better", "tied_on", "worse"]].iloc[1:].to_numpy().tolist() == counts
+    assert frame[["better", "not_different", "worse"]].iloc[1:].to_numpy().tolist() == counts
     assert len({sum(row) for row in counts}) == 1 and any(better != worse for better, _, worse in counts)
 
 
@@ -349,14 +349,14 @@ def test_a_small_ranking_equals_one_computed_by_hand() -> None:
     assert (first["mean_score"], second["behind"]) == pytest.approx((0.85, -0.35))
     assert first["ranked_tasks"] == ", ".join(titles)
     assert second["p"] == pytest.approx(1 / 32) and second["p_alone"] == pytest.approx(1 / 32)
-    assert pd.isna(first["p"]) and pd.isna(first["behind"]) and pd.isna(first["better"]) and first["tied"] == ""
-    assert (second["better"], second["tied_on"], second["worse"]) == (0, 0, 6)
-    assert frame[["better", "tied_on", "worse"]].dtypes.eq("Int64").all()
+    assert pd.isna(first["p"]) and pd.isna(first["behind"]) and pd.isna(first["better"]) and first["verdict"] == ""
+    assert (second["better"], second["not_different"], second["worse"]) == (0, 0, 6)
+    assert frame[["better", "not_different", "worse"]].dtypes.eq("Int64").all()
 
 
 def test_contests_with_equal_scores_of_all_episodes_are_tied() -> None:
     frame, _ = ranking(hand_made_contests({task: {"a": 0.5, "c": 0.5} for task in ("t", "u")}))
-    assert frame[["better", "tied_on", "worse"]].iloc[1].tolist() == [0, 2, 0]
+    assert frame[["better", "not_different", "worse"]].iloc[1].tolist() == [0, 2, 0]
 
 
 def test_one_task_or_one_backbone_has_no_ranking() -> None:
@@ -371,8 +371,8 @@ def test_backbones_with_equal_scores_are_not_significantly_different_and_share_a
     assert frame["contestant"].tolist() == ["a", "b", "c"] and frame["rank"].tolist() == ["1–2", "1–2", "3"]
     assert frame["mean_rank"].tolist() == [1.5, 1.5, 3.0] and frame["p_alone"].tolist()[1:] == [1.0, 1 / 64]
     assert frame["p"].tolist()[1:] == [1.0, 2 / 64]
-    assert frame[["better", "tied_on", "worse"]].iloc[1:].to_numpy().tolist() == [[0, 7, 0], [0, 0, 7]]
-    assert [verdict.startswith("not ") for verdict in frame["tied"]] == [False, True, False]
+    assert frame[["better", "not_different", "worse"]].iloc[1:].to_numpy().tolist() == [[0, 7, 0], [0, 0, 7]]
+    assert [verdict.startswith("not ") for verdict in frame["verdict"]] == [False, True, False]
 
 
 def test_the_mean_score_orders_backbones_with_equal_mean_ranks() -> None:
@@ -394,10 +394,10 @@ def test_an_unranked_backbone_is_placed_by_the_tasks_it_shares_with_all_ranked_b
     m = by_name.loc["m"]
     assert (m["tasks"], m["place"], m["mean_rank"], m["neighbour"]) == (2, "2 of 3", 2, "a")
     assert (m["mean_score"], m["behind"]) == pytest.approx((0.7, -0.15))
-    assert (m["better"], m["tied_on"], m["worse"]) == (0, 0, 2)
+    assert (m["better"], m["not_different"], m["worse"]) == (0, 0, 2)
     x = by_name.loc["x"]
     assert (x["tasks"], x["place"], x["neighbour"]) == (1, "1 of 3", "a") and x["behind"] == pytest.approx(0.4)
-    assert (x["better"], x["tied_on"], x["worse"]) == (1, 0, 0)
+    assert (x["better"], x["not_different"], x["worse"]) == (1, 0, 0)
     assert unranked_backbones(contests, ["a", "b", "m", "x"]).empty
     assert unranked_backbones(contests, ["a"])["contestant"].tolist() == ["b", "m", "x"]
     assert unranked_backbones(contests, ["b", "x"])["contestant"].tolist() == ["a"], "m shares no task with b and x"

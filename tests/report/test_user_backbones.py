@@ -107,7 +107,7 @@ def test_a_user_backbone_is_ranked_on_the_tasks_it_shares_with_others(grid: Grid
     assert row["behind"] == pytest.approx(scores["mynet"].mean() - scores[above].mean())
     gaps = [0.1 + np.array(gap(grid, task, "next", "s4d", above)) for task in SHARED]
     better, worse = sum(low > 0 for _, low, _ in gaps), sum(high < 0 for *_, high in gaps)
-    assert (row["better"], row["tied_on"], row["worse"]) == (better, 2 - better - worse, worse)
+    assert (row["better"], row["not_different"], row["worse"]) == (better, 2 - better - worse, worse)
     assert better != worse
 
 
