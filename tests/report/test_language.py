@@ -208,7 +208,7 @@ def test_gains_are_paired_and_have_verdicts(blocks: dict[str, Block]) -> None:
 
 def test_published_numbers_are_in_separate_rows(blocks: dict[str, Block]) -> None:
     frame = table(blocks, "language-published").frame.set_index("contestant")
-    assert frame.loc["GPT2-Large+deep-thinking", "whose"] == "published"
+    assert frame.loc["GPT2-Large+deep-thinking", "origin"] == "published"
     assert frame.loc["GPT2-Large+deep-thinking", "sst2"] == 0.857
     mean = scores("gpt2-large", "sst2", DEEP_THINKING).mean()
     assert frame.loc["gpt2-large+deep-thinking", "sst2"] == pytest.approx(mean)

@@ -92,13 +92,13 @@ def published(language: LanguageResults) -> list[Table]:
     ]
     if not any(len(means) for means in ours):
         return []
-    rows = pd.concat([pd.concat(ours).assign(whose="ours"), theirs.assign(whose="published")], ignore_index=True)
+    rows = pd.concat([pd.concat(ours).assign(origin="ours"), theirs.assign(origin="published")], ignore_index=True)
     # If a task has several published numbers of demonstrations, each of them has a row.
     has_several_counts = (
         rows.groupby("task")["n_context"].transform("nunique").groupby(rows["contestant"]).transform("max") > 1
     )
     rows["n"] = rows["n_context"].where(has_several_counts).astype("Int64")
-    keys = ["whose", "contestant", "n"]
+    keys = ["origin", "contestant", "n"]
     frame = rows[keys].drop_duplicates().sort_values(keys, ignore_index=True)
     for name in evaluated_tasks:
         new_names = {"value": name, "low": f"{name} low", "high": f"{name} high"}
@@ -121,8 +121,8 @@ def published(language: LanguageResults) -> list[Table]:
         caption="Accuracy after n demonstrations, ours (with 95 % intervals) and published. The published numbers are "
         "for other samples of queries and demonstrations. Groups of tasks: the mean over the evaluated tasks.",
         frame=frame,
-        columns=(Column("contestant", "contestant"), *n_column, Column("whose", "origin"), *columns),
-        group="whose",
+        columns=(Column("contestant", "contestant"), *n_column, Column("origin", "origin"), *columns),
+        group="origin",
     )
     return [table, _source_table(theirs)]
 
