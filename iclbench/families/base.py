@@ -359,7 +359,7 @@ class Family(ABC):
 
 
 class FunctionParameters(BaseSettings):
-    """Parameters that all families of functions share."""
+    """Parameters that all families of functions share; `dim` is the number of inputs d."""
 
     dim: Annotated[int, Field(gt=0, le=10_000)] = 20
 

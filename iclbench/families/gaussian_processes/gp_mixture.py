@@ -115,6 +115,7 @@ class KernelPrior:
 
     @classmethod
     def single_kernel(cls, kernel: int, lengthscale: float) -> KernelPrior:
+        """Return the distribution that contains only this kernel."""
         return cls((kernel,), ((lengthscale, lengthscale),))
 
     @property
