@@ -13,6 +13,8 @@ from iclbench.estimators.base import Estimator
 
 
 class NeighbourSettings(BaseSettings):
+    """Settings of k nearest neighbours; `k` is the number of neighbours."""
+
     k: PositiveInt = 3
 
 

@@ -35,6 +35,8 @@ _MAX_ANSWERS, _MAX_BYTES = 256, 2**25
 
 
 class LassoSettings(BaseSettings):
+    """Settings of the Lasso; `alpha` is the penalty, as in scikit-learn."""
+
     alpha: PositiveFloat
 
 

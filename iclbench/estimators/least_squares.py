@@ -1,9 +1,9 @@
 """Minimum-norm least squares without intercept, exact for all prefixes of all episodes.
 
 For up to d points, one triangular factor gives the minimum-norm solutions. For more points, least squares is equivalent
-to Bayesian regression with unit noise and the prior N(w_d, (X'X)⁻¹) from the first d points, which is solved in blocks.
-If the inputs of an episode lie in a subspace, they are first rotated into it. These methods square the condition
-number. The few episodes that are too badly conditioned for this are solved separately for each prefix.
+to Bayesian regression with unit noise and the prior N(w_d, (X'X)⁻¹) from the first d points. The regression is solved
+in blocks. If the inputs of an episode lie in a subspace, they are first rotated into it. These methods square the
+condition number. The few episodes that are too badly conditioned for this are solved separately for each prefix.
 """
 
 from __future__ import annotations

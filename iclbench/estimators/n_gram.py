@@ -32,7 +32,7 @@ class NGramSettings(BaseSettings):
     """Settings of n-grams.
 
     Attributes:
-        order: number of last tokens on which the next token depends: 0 for unigrams, 1 for bigrams, 2 for trigrams.
+        order: number of previous tokens on which the next token depends: 0 for unigrams, 1 for bigrams, 2 for trigrams.
         smoothing: number that is added to each count; 1 is Laplace's rule of succession.
     """
 
@@ -50,14 +50,14 @@ class NGram(TokenEstimator[NGramSettings]):
     order = "causal"
 
     def _predict_prefixes(
-        self, points: Points, full: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
+        self, points: Points, is_unmasked: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
     ) -> Categorical:
         if self.facts.predicts_labels:
             raise UsageError(
                 f"{type(self).__name__} predicts the next token; this task requires a label of the tokens so far",
                 code="not-applicable",
             )
-        return super()._predict_prefixes(points, full, lengths, queries)
+        return super()._predict_prefixes(points, is_unmasked, lengths, queries)
 
     def log_probabilities(
         self, tokens: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"], classes: int

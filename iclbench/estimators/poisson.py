@@ -52,24 +52,24 @@ class MarkovMarks(Poisson):
 
 
 def poisson_rates(
-    gaps: Float[Tensor, "B N"], lengths: Int[Tensor, "B P"], first: float, unit: float
+    gaps: Float[Tensor, "B N"], lengths: Int[Tensor, "B P"], first_gap: float, mean_gap: float
 ) -> Float[Tensor, "B P"]:
     """Estimate the rates of Poisson processes from their first n events.
 
-    With the last event at time t, the rate is 1 / `first` for n = 0 and (n + 1) / (t + u) for n > 0. This is the
-    posterior mean under a Gamma prior with shape 1, which corresponds to one more event after a gap of u = `unit`. For
-    n > 1, u is clipped to the range from a fifth to five times the mean gap t / n, so that the rate follows the data
-    even if `unit` is in the wrong unit of time. For n = 1, u is not clipped, because all rates of the form c / t have
-    an infinite expected loss.
+    With the last event at time t, the rate is 1 / `first_gap` for n = 0 and (n + 1) / (t + u) for n > 0. This is the
+    posterior mean under a Gamma prior with shape 1, which corresponds to one more event after a gap of u = `mean_gap`.
+    For n > 1, u is clipped to the range from a fifth to five times the mean t / n of the observed gaps, so that the
+    rate follows the data even if `mean_gap` is in the wrong unit of time. For n = 1, u is not clipped, because all
+    rates of the form c / t have an infinite expected loss.
 
     Args:
         gaps: times between events.
         lengths: numbers of events n.
-        first: expected time of the first event.
-        unit: expected gap between events.
+        first_gap: expected time of the first event.
+        mean_gap: expected gap between events.
     """
     elapsed = prefix_sums(gaps, lengths)
     mean = elapsed / lengths.clamp_min(1)
-    bounded_unit = torch.full_like(mean, unit).clamp(mean / _MAX_FACTOR, mean * _MAX_FACTOR)
-    prior_gap = torch.where(lengths < 2, unit, bounded_unit)
-    return (lengths + 1) / (elapsed + torch.where(lengths == 0, first, prior_gap))
+    bounded_gap = torch.full_like(mean, mean_gap).clamp(mean / _MAX_FACTOR, mean * _MAX_FACTOR)
+    prior_gap = torch.where(lengths < 2, mean_gap, bounded_gap)
+    return (lengths + 1) / (elapsed + torch.where(lengths == 0, first_gap, prior_gap))

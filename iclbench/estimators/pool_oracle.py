@@ -2,7 +2,7 @@
 
 Each function of the pool is equally likely before the first point. After n points, its weight is proportional to
 exp(-S_n / (2 sigma²)), where S_n is the sum of its squared errors at these points. One pass over the points updates the
-sums of all functions, in log space, so that long contexts do not underflow.
+sums of all functions in log space, so that weights do not underflow in long contexts.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ from iclbench.registry import Entry
 # The key that marks a table as an object.
 _CLASS = "class"
 # Default arguments of constructors, which the card can override: use one thread, and do not write files.
-_FIXED_ARGUMENTS = {"n_jobs": 1, "thread_count": 1, "allow_writing_files": False}
+_DEFAULT_ARGUMENTS = {"n_jobs": 1, "thread_count": 1, "allow_writing_files": False}
 
 
 class ModelSettings(BaseSettings):
@@ -81,7 +81,7 @@ class ScikitLearn(FittedPredictor[ModelSettings], abstract=True):
         if family is not None and (family.is_stream or family.marks is not None or family.x_shape is not None):
             points = "images" if family.x_shape is not None else "elements of a stream"
             raise UsageError(f"'{self.target}' needs rows of features; this task has {points}", code="not-applicable")
-        self.model = _built(self.model_class, self.target, self.settings.model_dump(), seed)
+        self.model = _build(self.model_class, self.target, self.settings.model_dump(), seed)
         if len(self.heads) > 1:  # the head depends on the settings, for example on the model inside a search
             self.heads = _heads(_kind(self.model), self.model)  # type: ignore[misc]
 
@@ -208,16 +208,16 @@ def _distribution(cls: type) -> str:
     return next(iter(packages_distributions().get(cls.__module__.partition(".")[0], ())), "")
 
 
-def _built(cls: type, target: str, settings: Mapping[str, Any], seed: int) -> Any:
+def _build(cls: type, target: str, settings: Mapping[str, Any], seed: int) -> Any:
     """Create the model with these settings and with the default arguments for the seed and the number of threads."""
-    names, has_others = _argument_names(cls)
+    names, accepts_other_names = _argument_names(cls)
     arguments = {key: _value(value, seed) for key, value in settings.items()}
-    if not has_others:
+    if not accepts_other_names:
         for key in arguments:
             if key not in names:
                 unknown = UnknownNameError("setting", key, names)
                 raise UsageError(f"'{target}': {unknown}", code=unknown.code)
-    additions = {key: value for key, value in (_FIXED_ARGUMENTS | {"random_state": seed}).items() if key in names}
+    additions = {key: value for key, value in (_DEFAULT_ARGUMENTS | {"random_state": seed}).items() if key in names}
     if "thread_count" in names:  # the class is from CatBoost, which prints its progress by default
         additions.update(verbose=False)
         additions.pop("n_jobs", None)
@@ -238,14 +238,14 @@ def _value(value: Any, seed: int) -> Any:
     target = str(value[_CLASS])
     trust.require(target)
     cls = Entry(target, package=trust.package_of(target)).load()
-    return _built(cls, target, {key: item for key, item in value.items() if key != _CLASS}, seed)
+    return _build(cls, target, {key: item for key, item in value.items() if key != _CLASS}, seed)
 
 
 def _argument_names(cls: type) -> tuple[list[str], bool]:
     """Return the names of a constructor's arguments, and whether it accepts arguments with other names."""
     parameters = inspect.signature(cls).parameters.values()
-    has_others = any(p.kind == p.VAR_KEYWORD for p in parameters)
+    accepts_other_names = any(p.kind == p.VAR_KEYWORD for p in parameters)
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if (collect := getattr(cls, "_get_param_names", None)) is not None:
         names += [name for name in collect() if name not in names]
-    return names, has_others
+    return names, accepts_other_names

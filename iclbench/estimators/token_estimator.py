@@ -40,10 +40,10 @@ class TokenEstimator(FittedPredictor[_Settings], abstract=True):
         """
 
     def _predict_prefixes(
-        self, points: Points, full: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
+        self, points: Points, is_unmasked: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
     ) -> Categorical:
         classes = check_tokens(points, self.facts.classes, type(self).__name__)
-        tokens = (points if full else move_valid_first(points)).y
+        tokens = (points if is_unmasked else move_valid_first(points)).y
         lengths = lengths.expand(len(tokens), -1)
         size = max(1, _MAX_ENTRIES // max(1, tokens.shape[1] * max(lengths.shape[1], classes)))
         chunks = slices(max(1, len(tokens)), size)

@@ -27,7 +27,7 @@ class VectorStreamEstimator(Estimator[_Settings], abstract=True):
     needs_inputs = False
 
     def _predict_prefixes(
-        self, points: Points, full: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
+        self, points: Points, is_unmasked: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
     ) -> Point:
         if self.facts.marks is not None:
             task = "has events"
@@ -36,5 +36,5 @@ class VectorStreamEstimator(Estimator[_Settings], abstract=True):
         elif points.x.shape[-1]:
             task = "has inputs"
         else:
-            return super()._predict_prefixes(points, full, lengths, queries)
+            return super()._predict_prefixes(points, is_unmasked, lengths, queries)
         raise UsageError(f"{type(self).__name__} reads streams of vectors; this task {task}", code="not-applicable")

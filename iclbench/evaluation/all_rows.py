@@ -61,13 +61,13 @@ class AllRows(Predictor):
     def _predict(self, rows: np.ndarray, x_target: Float[Tensor, "B Q Dx"]) -> Prediction:
         """Return the predictions for one split, padded to the number of targets in `x_target`."""
         table = self._family.table
-        context, targets = rows[: self._points], rows[self._points :]
-        known = targets[targets >= 0]
-        others = np.setdiff1d(np.arange(table.rows), known)
-        x, queries = table.encode(others, known)
+        split_context, padded_targets = rows[: self._points], rows[self._points :]
+        target_rows = padded_targets[padded_targets >= 0]
+        context_rows = np.setdiff1d(np.arange(table.rows), target_rows)
+        x, queries = table.encode(context_rows, target_rows)
         standard = Standardisation.of(x)
         x, queries = (standard.apply(values).clip(-LIMIT, LIMIT) for values in (x, queries))
-        y = torch.from_numpy(np.asarray(self._family.outputs(context, others)))
+        y = torch.from_numpy(np.asarray(self._family.outputs(split_context, context_rows)))
         labels = y.long() if self._family.classes is not None else y.float().unsqueeze(-1)
         queries = np.pad(queries, [(0, x_target.shape[1] - len(queries)), (0, 0)])
         features, query = (torch.from_numpy(values).float().unsqueeze(0) for values in (x, queries))

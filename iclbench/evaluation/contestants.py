@@ -234,8 +234,8 @@ def with_deep_thinking(plain: PredictorContestant, method: Method) -> PredictorC
 
 
 def baselines(prompts: PromptSet, names: Iterable[str] | None = None) -> list[PredictorContestant]:
-    """Return the baselines and oracles of the task, or only `names`. They know the facts of the task under the shift of
-    the prompts."""
+    """Return the baselines and oracles of the task, or only `names`. They have access to the facts of the task under
+    the shift of the prompts."""
     task = prompts.task
     baseline_names = list(dict.fromkeys([*task.oracles, *task.baselines])) if names is None else list(names)
     facts = prompts.family.facts(prompts.shift)

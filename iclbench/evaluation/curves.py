@@ -62,17 +62,17 @@ class Curve:
             values = np.where(self.scored, values, self.open_nll)
         return curve_sums(values, self.scored, np.asarray(self.prefixes))
 
-    def area(self, metric: str) -> np.ndarray:
+    def area(self, name: str) -> np.ndarray:
         """Return the mean height of each episode's curve, `(episodes,)`: its area per unit of context (trapezoid rule).
 
         The area covers the context sizes at which all episodes have a score. It is NaN if no size has a score in all
         episodes, or if a score is not finite. Sequences of different lengths have few sizes in common, so their mean
         height is computed from `totals` instead, where all events have equal weight.
         """
-        values, is_used, n = self.scores[metric], self.is_in_area, np.asarray(self.prefixes, dtype=np.float64)
+        values, is_used, n = self.scores[name], self.is_in_area, np.asarray(self.prefixes, dtype=np.float64)
         if self.is_ragged and self.scored is not None:
             failed = (self.scored & ~np.isfinite(values)).any(1)
-            return np.where(failed, np.nan, linearised_ratios(*self.totals(metric)))
+            return np.where(failed, np.nan, linearised_ratios(*self.totals(name)))
         return complete_curve_heights(values[:, is_used], n[is_used])
 
     @property
@@ -103,11 +103,13 @@ class Curve:
             return None
         episode, position = np.argwhere(failed)[0]
         all_scores = self.scores if self.open_nll is None else {**self.scores, "nll_open": self.open_nll}
-        metric, value = next(
-            (m, s[episode, position]) for m, s in all_scores.items() if not np.isfinite(s[episode, position])
+        name, value = next(
+            (name, scores[episode, position])
+            for name, scores in all_scores.items()
+            if not np.isfinite(scores[episode, position])
         )
         return (
-            f"{metric} is {value:g} in {int(failed.any(1).sum())} of {len(failed)} episodes, at "
+            f"{name} is {value:g} in {int(failed.any(1).sum())} of {len(failed)} episodes, at "
             f"{int(failed.any(0).sum())} of {len(self.prefixes)} context sizes; first in episode {episode} after "
             f"{self.prefixes[position]} examples"
         )
@@ -171,7 +173,7 @@ def learning_curve(
             values = values.double().masked_fill(~scored, torch.nan)
             scale = metric(name).normaliser(normaliser)
             score_blocks.setdefault(name, []).append((values / scale).cpu().numpy())
-    scores = {metric: np.concatenate(blocks) for metric, blocks in score_blocks.items()}
+    scores = {name: np.concatenate(blocks) for name, blocks in score_blocks.items()}
     in_windows = bool(open_blocks) and not all(np.isnan(values).all() for values in open_blocks)
     if in_windows:
         scores = {name: values for name, values in scores.items() if not metric(name).describes_intervals}

@@ -55,21 +55,21 @@ def evaluate(contestants: Iterable[PredictorContestant], prompts: PromptSet) -> 
     cell_tables = [_tables_of(contestant, prompts)[0] for contestant in contestants]
     if not cell_tables:
         return tables.frame("values", [])
-    values, errors = (_union(kind, cell_tables) for kind in ("values", "errors"))
+    values, errors = (_union(table, cell_tables) for table in ("values", "errors"))
     if prompts.evaluator:
         values = tables.union("values", [values, tables.frame("values", [targets.chance_row(prompts)])])
     elif prompts.task.question == "targets":
         values = tables.union("values", [values, tables.frame("values", gaps.gap_rows(values, errors, prompts))])
     elif prompts.task.head == "event":
         values = tables.union("values", [values, tables.frame("values", gaps.next_gap_rows(values, errors, prompts))])
-    compared = scores.scores_of(values, lambda: errors, prompts)
-    return values if compared is None else tables.union("values", [values, compared])
+    score_rows = scores.scores_of(values, lambda: errors, prompts)
+    return values if score_rows is None else tables.union("values", [values, score_rows])
 
 
-def _union(kind: tables.TableName, all_tables: Sequence[cells.Tables]) -> pd.DataFrame:
+def _union(table: tables.TableName, all_tables: Sequence[cells.Tables]) -> pd.DataFrame:
     """Return the rows of one table for several contestants."""
     return tables.union(
-        kind, [tables.frame(kind, cell_tables[kind]) for cell_tables in all_tables if kind in cell_tables]
+        table, [tables.frame(table, cell_tables[table]) for cell_tables in all_tables if table in cell_tables]
     )
 
 
@@ -80,14 +80,14 @@ def _tables_of(contestant: PredictorContestant, prompts: PromptSet) -> tuple[cel
     with eval_mode(contestant.predictor):
         computed_tables, reason = cells.compute_tables(contestant, prompts, shared, lambda: score(contestant, prompts))
     for steps, load in contestant.branches.items():
-        branch_tables, failed = cells.compute_tables(
+        branch_tables, branch_reason = cells.compute_tables(
             contestant,
             prompts,
             shared,
             lambda load=load: score(replace(contestant, predictor=load(), branches={}), prompts),  # type: ignore[misc]
         )
         values = tables.frame("values", computed_tables["values"]), _branch_rows(branch_tables["values"], steps)
-        computed_tables["values"], reason = tables.union("values", values), reason or failed
+        computed_tables["values"], reason = tables.union("values", values), reason or branch_reason
     return computed_tables, reason
 
 
@@ -152,10 +152,10 @@ def shifts_of(run: Run, requested: Sequence[str], extrapolate: int | None, task:
     """
     names = ["none", *canonical_shifts(task or run.config.task, requested)]
     if extrapolate is not None:
-        trained = run.config.task.points
-        if extrapolate <= trained:
+        training_points = run.config.task.points
+        if extrapolate <= training_points:
             raise UsageError(
-                f"--extrapolate {extrapolate} is not beyond the training length of run '{run.name}' ({trained} "
+                f"--extrapolate {extrapolate} is not beyond the training length of run '{run.name}' ({training_points} "
                 f"{noun_of_points(run.config.task.family)}); pass a larger number, or --extrapolate alone for 4x",
                 code="bad-value",
             )

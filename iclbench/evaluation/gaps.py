@@ -107,8 +107,8 @@ def _likelihood_gap_rows(
     """Return the rows of gaps in one likelihood; for the marginal likelihood, also the adjusted rows."""
     errors = errors[errors["metric"] == likelihood]
     oracle = prompts.task.oracles[0]
-    ceiling = _by_episode(errors[errors["run"] == oracle], len(prompts.episodes))
-    if not len(ceiling.columns):
+    all_oracle_scores = _by_episode(errors[errors["run"] == oracle], len(prompts.episodes))
+    if not len(all_oracle_scores.columns):
         return []
     task_ceiling = prompts.family.ceiling(oracle, prompts.context_points, prompts.shift)
     if likelihood != "log_likelihood":
@@ -128,7 +128,8 @@ def _likelihood_gap_rows(
             continue
         scores = _by_episode(run_errors, len(prompts.episodes))
         counts = tuple(int(n) for n in scores.columns)
-        oracle_scores = ceiling.reindex(columns=counts) if len(ceiling.columns) > 1 else ceiling
+        has_counts = len(all_oracle_scores.columns) > 1
+        oracle_scores = all_oracle_scores.reindex(columns=counts) if has_counts else all_oracle_scores
         gaps = np.where(is_common[:, None], oracle_scores.to_numpy() - scores.to_numpy(), np.nan)
         gap_means = mean_rows(shared | {"metric": GAPS[likelihood]}, prompts, counts, gaps)
         rows += gap_means
@@ -157,7 +158,7 @@ def next_gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet
         .astype(float)
         for run, run_rows in curves.groupby("run")
     }
-    packed = errors[errors["run"].eq(oracle) & errors["metric"].eq("nll") & errors["n_context"].isna()]
+    packed_oracle = errors[errors["run"].eq(oracle) & errors["metric"].eq("nll") & errors["n_context"].isna()]
     for run in sorted(nll_by_run.keys() & set(run_values.index) - {oracle}):
         row: Any = run_values.loc[run]
         shared = {name: row[name] for name in _SHARED_COLUMNS if name in row and pd.notna(row[name])}
@@ -168,7 +169,7 @@ def next_gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet
             rows += [shared | {"n_context": int(n)} | summary for n, summary in columns if summary["n_episodes"]]
             height = mean_heights(gaps)
         else:
-            height = mean_heights(nll_by_run[run]) - packed.set_index("episode")["value"].astype(float).reindex(
+            height = mean_heights(nll_by_run[run]) - packed_oracle.set_index("episode")["value"].astype(float).reindex(
                 episodes
             )
         height_summaries = summaries(height.to_numpy(float)[:, None], prompts.seed)

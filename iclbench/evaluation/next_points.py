@@ -31,9 +31,9 @@ def score_next(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tab
     if complete_scores and curve.open_nll is not None:
         errors = tables.union("errors", [tables.frame("errors", errors), _total_rows(contestant, prompts, curve)])
     values = _value_rows(contestant, prompts, curve)
-    known = prompts.family.known_solutions(prompts.shift)
-    if known is not None and contestant.kind == "backbone" and complete_scores:
-        values += distance_rows(contestant, prompts, known)
+    known_solutions = prompts.family.known_solutions(prompts.shift)
+    if known_solutions is not None and contestant.kind == "backbone" and complete_scores:
+        values += distance_rows(contestant, prompts, known_solutions)
     return {
         "errors": errors,
         # Costs of incomplete curves are not comparable, because the largest context sizes cost most.

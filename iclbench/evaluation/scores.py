@@ -7,11 +7,11 @@ metric.
 
 - Question `next`: the metric is the area under the learning curve of the squared error. The zero predictor scores 0.
   The oracle scores 1; if there are several, the oracle with the least information. Without an oracle, the reference is
-  the area under the curve of the lowest mean error of the task's baselines at each context size. Only baselines of the
-  task card are considered, the same under all shifts, and the row contains the number of missing baselines. An oracle
-  that failed or is not better than the zero predictor is not used, and the row contains the reason. If an oracle equals
-  the zero predictor, and no baseline is better, nothing can be learned from the context: the rows are skipped and
-  contain the reason, but no score.
+  the area under the curve of the lowest mean error of the task's baselines at each context size. Only the baselines of
+  the task card are considered, which are the same under all shifts, and the row contains the number of missing
+  baselines. An oracle that failed or is not better than the zero predictor is not used, and the row contains the
+  reason. If an oracle equals the zero predictor, and no baseline is better, nothing can be learned from the context:
+  the rows are skipped and contain the reason, but no score.
 - Question `next` for events and tokens: the metric is the negative log-likelihood of events, or the cross-entropy of
   tokens. The predictor with score 0 is a Poisson process with the rate and the mark frequencies observed so far, or the
   uniform distribution of tokens. Without an oracle, the best baseline over complete sequences scores 1, because
@@ -233,7 +233,7 @@ def _scores_from_likelihoods(errors: pd.DataFrame, values: pd.DataFrame, prompts
     if not oracles or ("zero", 0) not in squared:
         return None
     indices = [*(likelihoods[oracle].dropna().index for oracle in oracles), squared[("zero", 0)].dropna().index]
-    common = reduce(pd.Index.intersection, indices)
+    common_episodes = reduce(pd.Index.intersection, indices)
 
     def constant_variance_likelihood(error: object) -> float:
         """Return the mean log-likelihood of a Gaussian with constant variance equal to the mean squared error."""
@@ -244,22 +244,22 @@ def _scores_from_likelihoods(errors: pd.DataFrame, values: pd.DataFrame, prompts
     for (run, related), run_rows in values.groupby(["run", "n_related"]):
         key = (str(run), int(str(related)))
         squared_errors, log_likelihoods = squared.get(key), likelihoods.get(key)
-        if log_likelihoods is not None and log_likelihoods[common].notna().all():
-            summary = _summary(log_likelihoods[common], prompts.seed)
-        elif squared_errors is not None and squared_errors[common].notna().all():
-            error = _summary(squared_errors[common], prompts.seed)
+        if log_likelihoods is not None and log_likelihoods[common_episodes].notna().all():
+            summary = _summary(log_likelihoods[common_episodes], prompts.seed)
+        elif squared_errors is not None and squared_errors[common_episodes].notna().all():
+            error = _summary(squared_errors[common_episodes], prompts.seed)
             ends = {"value": "value", "low": "high", "high": "low"}
             summary = error | {name: constant_variance_likelihood(error[source]) for name, source in ends.items()}
         else:
             continue
         rows.append(run_rows.iloc[0].to_dict() | summary)
-    scored = tables.frame("values", pd.DataFrame(rows).assign(metric="log_likelihood"))
-    without_sets = without_related(scored)
+    likelihood_rows = tables.frame("values", pd.DataFrame(rows).assign(metric="log_likelihood"))
+    without_sets = without_related(likelihood_rows)
     zero = float(without_sets.loc[without_sets["run"] == "zero", "value"].iloc[0])
     oracle_row = without_sets[without_sets["kind"] == "oracle"].sort_values(["value", "run"]).iloc[0]
     if not oracle_row["value"] > zero:
         return None
-    return Scale("log_likelihood", zero, float(oracle_row["value"]), str(oracle_row["run"])).score_rows(scored)
+    return Scale("log_likelihood", zero, float(oracle_row["value"]), str(oracle_row["run"])).score_rows(likelihood_rows)
 
 
 def _are_errors_missing(errors: pd.DataFrame, values: pd.DataFrame) -> bool:

@@ -55,7 +55,7 @@ class TargetScores:
     @property
     def complete_scores(self) -> dict[str, np.ndarray]:
         """The scores for paired comparisons, with NaN for all episodes at numbers of related datasets that failed."""
-        return {metric: np.where(self.failed.any(0), np.nan, scores) for metric, scores in self.scores.items()}
+        return {name: np.where(self.failed.any(0), np.nan, scores) for name, scores in self.scores.items()}
 
 
 def target_scores(
@@ -189,12 +189,12 @@ def _failure(
     if not failed.any():
         return None
     row, column = np.argwhere(failed)[0]
-    metric, value = next(
+    name, value = next(
         (name, scores[row, column])
         for name, scores in all_scores.items()
         if name not in SET_METRICS and not np.isfinite(scores[row, column])
     )
     return (
-        f"{metric} is {value:g} in {int(failed.any(1).sum())} of {len(failed)} episodes, first in episode "
+        f"{name} is {value:g} in {int(failed.any(1).sum())} of {len(failed)} episodes, first in episode "
         f"{episode_indices[row]} with {counts[column]} related datasets"
     )

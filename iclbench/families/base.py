@@ -278,8 +278,9 @@ class Family(ABC):
         """Return the family for choosing learning rates, which does not use the data of the evaluation prompts
         (`held_out`).
 
-        The default is the family itself, with new episodes of the same distribution or the training data. A family
-        without held-out data, like `tabular`, uses the same rows for training, validation and evaluation.
+        The default is the family itself. Its episodes are new samples of the training distribution, or come from the
+        training data: a family without held-out data, like `tabular`, uses the same rows for training, validation and
+        evaluation.
         """
         return self
 
@@ -358,7 +359,7 @@ class Family(ABC):
 
 
 class FunctionParameters(BaseSettings):
-    """Parameters that all families of functions share."""
+    """Parameters that all families of functions share; `dim` is the number of inputs d."""
 
     dim: Annotated[int, Field(gt=0, le=10_000)] = 20
 
@@ -379,7 +380,7 @@ class FunctionFamily(Family):
         return 0.0
 
     def label_noise(self, shift: Shift) -> float:
-        """Standard deviation of the label noise under a shift."""
+        """Return the standard deviation of the label noise under a shift."""
         return shift.value("noisy", self.noise)
 
     @property

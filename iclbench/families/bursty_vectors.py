@@ -42,7 +42,18 @@ from iclbench.families.sampling import normal
 
 
 class BurstyVectorParameters(BaseSettings):
-    """Parameters of sequences of labelled vectors: `noise` is eps, `split_seed` determines the means of the classes."""
+    """Parameters of sequences of labelled vectors.
+
+    Attributes:
+        dim: dimension D of an item.
+        classes: number of classes K.
+        labels: number of labels L, at most one per class.
+        noise: eps, the size of the variation within a class relative to the class means.
+        copies: number of context items of each class in a bursty sequence.
+        p_bursty: probability that a training sequence is bursty.
+        alpha: exponent of the Zipf weights of the classes.
+        split_seed: seed of the class means and of the ranks of the classes.
+    """
 
     dim: Annotated[int, Field(ge=1, le=1_000)] = 63
     classes: Annotated[int, Field(ge=3, le=100_000)] = 1024
@@ -70,13 +81,13 @@ class Sequences(NamedTuple):
         x: the items.
         classes: class of each item; -1 for new classes.
         labels: label of each item in the sequence.
-        admitted: the two allowed labels; None if all labels are allowed.
+        allowed_labels: the two allowed labels; None if all labels are allowed.
     """
 
     x: Float[Tensor, "B T D"]
     classes: Int[Tensor, "B T"]
     labels: Int[Tensor, "B T"]
-    admitted: Int[Tensor, "B 2"] | None = None
+    allowed_labels: Int[Tensor, "B 2"] | None = None
 
 
 class BurstyVectors(Family):
@@ -163,14 +174,14 @@ class BurstyVectors(Family):
     def _flip(self, episodes: int, generator: torch.Generator) -> Sequences:
         split, means = self._classes(generator.device)
         n_labels = self.parameters.labels
-        first = split.labels_by_rank[split.zipf((episodes, 1), generator)]
+        first_class = split.labels_by_rank[split.zipf((episodes, 1), generator)]
         # The label of the second class is drawn uniformly from the other labels, and the class uniformly from the
         # classes with this label. Zipf weights would need a normaliser for every label.
         offset = torch.randint(1, n_labels, (episodes, 1), generator=generator, device=generator.device)
-        second_label = (first + offset) % n_labels
+        second_label = (first_class + offset) % n_labels
         counts = (self.parameters.classes - second_label - 1) // n_labels + 1  # classes of this label
         uniform = torch.rand(counts.shape, generator=generator, device=generator.device, dtype=torch.float64)
-        classes = torch.cat([first, second_label + n_labels * (uniform * counts).long()], 1)
+        classes = torch.cat([first_class, second_label + n_labels * (uniform * counts).long()], 1)
         return self._two_classes(means[classes], classes, classes.flip(1) % n_labels, generator)
 
     def _two_classes(
@@ -194,10 +205,10 @@ class BurstyVectors(Family):
         return Sequences(self._items(means[classes], generator), classes, classes % self.parameters.labels)
 
     def _episodes(self, sequences: Sequences) -> Episodes:
-        x, classes, labels, admitted = sequences
+        x, classes, labels, allowed_labels = sequences
         choices = torch.ones((len(x), self.parameters.labels), dtype=torch.bool, device=x.device)
-        if admitted is not None:
-            choices = torch.zeros_like(choices).scatter(1, admitted, True)
+        if allowed_labels is not None:
+            choices = torch.zeros_like(choices).scatter(1, allowed_labels, True)
         points = Points.full(x, labels)
         targets = points.span(-1)
         return Episodes(
@@ -212,6 +223,7 @@ class BurstyVectors(Family):
 
 def _with_exchanged_labels(sequences: Sequences) -> Sequences:
     """Insert after each sequence a copy in which the two labels are exchanged."""
-    x, classes, labels, admitted = (t.repeat_interleave(2, 0) for t in sequences if t is not None)
+    x, classes, labels, allowed_labels = (t.repeat_interleave(2, 0) for t in sequences if t is not None)
     is_second = (torch.arange(len(x), device=x.device) % 2 == 1).unsqueeze(1)
-    return Sequences(x, classes, torch.where(is_second, admitted.sum(1, keepdim=True) - labels, labels), admitted)
+    exchanged_labels = allowed_labels.sum(1, keepdim=True) - labels
+    return Sequences(x, classes, torch.where(is_second, exchanged_labels, labels), allowed_labels)

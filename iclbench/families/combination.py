@@ -15,6 +15,8 @@ from iclbench.families.sampling import normal
 
 
 class CombinationParameters(FunctionParameters):
+    """Parameters of combinations; `dim` is the number of inputs, of which the first five are used."""
+
     dim: Annotated[int, Field(ge=5, le=1_000_000)] = 5
 
 

@@ -14,6 +14,8 @@ from iclbench.families.sampling import normal
 
 
 class DecisionTreeParameters(FunctionParameters):
+    """Parameters of decision trees; `depth` is the number of splits from the root to a leaf."""
+
     depth: Annotated[int, Field(gt=0, le=16)] = 4
 
 

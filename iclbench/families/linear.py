@@ -48,6 +48,8 @@ class PooledLinear(TaskPool, Linear):
 
 
 class SparseLinearParameters(FunctionParameters):
+    """Parameters of sparse linear functions; `sparsity` is the number of weights that are not 0."""
+
     sparsity: PositiveInt = 3
 
     @model_validator(mode="after")
@@ -84,6 +86,13 @@ class SparseLinear(Linear):
 
 
 class SkewedLinearParameters(FunctionParameters):
+    """Parameters of linear functions with skewed inputs.
+
+    Attributes:
+        exponent: exponent of the eigenvalues 1/i^exponent of the covariance of x.
+        rotation: whether the basis is random per episode, random per call (`batch`), or fixed.
+    """
+
     exponent: PositiveFloat = 2.0
     rotation: Literal["episode", "batch", "fixed"] = "episode"
 
@@ -106,6 +115,13 @@ class SkewedLinear(Linear):
 
 
 class NoisyLinearParameters(PoolParameters):
+    """Parameters of linear functions with label noise.
+
+    Attributes:
+        noise: standard deviation sigma of the label noise.
+        renormalise: whether noisy labels are scaled to variance d.
+    """
+
     noise: NonNegativeFloat = 1.0
     renormalise: bool = False
 

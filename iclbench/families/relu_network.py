@@ -16,6 +16,14 @@ from iclbench.families.sampling import fixed_normal, normal
 
 
 class ReluNetworkParameters(FunctionParameters):
+    """Parameters of two-layer networks.
+
+    Attributes:
+        hidden: number of hidden units h.
+        shared_hidden: whether all episodes have the same hidden weights.
+        hidden_seed: seed of the shared hidden weights.
+    """
+
     hidden: PositiveInt = 100
     shared_hidden: bool = False
     hidden_seed: SeedInt = 0

@@ -100,8 +100,8 @@ class TaskPool(FunctionFamily):
         first_weights = self.pool[:, 0].to(generator.device)
         weights = super().draw(episodes, generator, active_dims)["weights"]  # type: ignore[safe-super]
         # In one dimension, two single-precision numbers may be equal by chance.
-        while (is_known := torch.isin(weights[:, 0], first_weights)).any():
-            weights[is_known] = normal((int(is_known.sum()), self.x_dim), generator)
+        while (is_in_pool := torch.isin(weights[:, 0], first_weights)).any():
+            weights[is_in_pool] = normal((int(is_in_pool.sum()), self.x_dim), generator)
         return {"weights": weights}
 
     def label_factor(self, noise: float) -> float:

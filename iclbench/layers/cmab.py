@@ -80,6 +80,7 @@ class StreamedAttention:
         self.weights = [t.to(dtype) for t in (*_projections(reads), *weights)]
 
     def empty(self, batch: int) -> RunningSoftmax:
+        """Return the state before any point."""
         return RunningSoftmax.empty(batch, self.queries)
 
     def fold(self, points: Points, chunk: int) -> RunningSoftmax:

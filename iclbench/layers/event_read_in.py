@@ -27,6 +27,7 @@ def event_features(y: Float[Tensor, "*shape 3"], marks: int) -> Float[Tensor, "*
 
 
 def event_features_dim(marks: int) -> int:
+    """Return the number of event features."""
     return 2 + marks
 
 

@@ -91,7 +91,7 @@ class CostSizes:
     episodes: int = 64
 
     def multi_point_phases(self) -> list[tuple[str, int]]:
-        """Return pairs of a phase and a number of points, above 1, that is measured in one call."""
+        """Return pairs of a phase and a number, above 1, of queries or points that are processed in one call."""
         sizes = {"query": self.queries, "update": self.updates}
         return [(phase, n) for phase, numbers in sizes.items() for n in sorted(set(numbers)) if n > 1]
 

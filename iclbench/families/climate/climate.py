@@ -65,7 +65,8 @@ class ClimateParameters(PatchParameters):
         if self.max_related * (2 * self.min_separation - 1) > steps_until(7, YEAR) - self.times:
             raise ValueError(
                 f"max_related: patches with independent weather are at least {STEP_HOURS * self.min_separation} hours "
-                f"apart, so half a year may not hold {self.max_related} related patches; lower max_related or time"
+                f"apart, so half a year may be too short for {self.max_related} related patches; lower max_related or "
+                "time"
             )
         return self
 

@@ -23,7 +23,7 @@ from iclbench.families.family_predictor import FamilyPredictor
 
 @dataclass(frozen=True)
 class WeatherState(State):
-    """The context and the kernel of the weather of every episode, and the first step of its patch."""
+    """The context, the kernel of the weather and the first step of the context patch, for every episode."""
 
     context: Points
     weather: Weather

@@ -2,8 +2,8 @@
 
 The Climate Data Store offers netCDF files: one per month, like `Tair_WFDE5_CRU_201901_v2.1.nc`, with the variable
 `Tair` (time, lat, lon) in K for every hour, and one with the elevation of the cells, `ASurf_WFDE5_CRU_v2.1.nc`, with
-the variable `ASurf` (lat, lon) in m. Both variables are missing over sea. Files may cover the world or an area around
-the region, may have latitudes in either order, and may contain every hour or every sixth hour.
+the variable `ASurf` (lat, lon) in m. Both variables have only missing values over sea. Files may cover the world or an
+area around the region, may have latitudes in either order, and may contain every hour or every sixth hour.
 
 Reading the files is slow, so the region is cached in one file (`iclbench.families.images.array_cache`).
 """
@@ -171,10 +171,10 @@ def _read_region(array: DataArray, path: Path) -> Float64[np.ndarray, "*steps 22
     rows = _cell_indices(array["lat"].values, latitudes().numpy(), "latitude", path)
     columns = _cell_indices(array["lon"].values, longitudes().numpy(), "longitude", path)
     # A contiguous part of the file is read and then reordered, since this is faster than reading single cells.
-    south, west = rows.min(), columns.min()
-    region = array.isel(lat=slice(south, rows.max() + 1), lon=slice(west, columns.max() + 1))
+    first_row, first_column = rows.min(), columns.min()
+    region = array.isel(lat=slice(first_row, rows.max() + 1), lon=slice(first_column, columns.max() + 1))
     limits.check(8 * region.size, f"{path}: the region takes")
-    values = region.values[..., rows - south, :][..., columns - west].astype(np.float64)
+    values = region.values[..., rows - first_row, :][..., columns - first_column].astype(np.float64)
     return np.where(np.abs(values) < _FILL_THRESHOLD, values, np.nan)
 
 

@@ -97,7 +97,7 @@ class EventData:
 
     def from_first_event(self) -> EventData:
         """Return the sequences observed from their first event, which then does not count as an event. Sequences
-        without events, and sequences that end with their first event, are removed."""
+        without events, and sequences whose observation ends with their first event, are removed."""
         nonempty = self.select(np.flatnonzero(self.counts > 0))
         return nonempty._remove_events(nonempty.is_first)
 

@@ -46,6 +46,7 @@ class History(State):
 
     @classmethod
     def empty(cls, processes: Processes) -> History:
+        """Return the histories before the first event."""
         zeros = torch.zeros_like(processes.rate)
         return cls(zeros, zeros, torch.full_like(processes.kind, NO_MARK), processes.excitation)
 

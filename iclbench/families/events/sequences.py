@@ -142,7 +142,7 @@ class Events(Family):
         return super().learn() | {"marks": self.file.mark_count, "time_unit": self.time_unit}
 
     def files(self) -> dict[str, str]:
-        """Return the file: its name if it is in the data folder, otherwise its absolute path."""
+        """Return the file: its name if it is in the folder `events` of the data folder, otherwise its absolute path."""
         path, folder = self._path, None if self.data_dir is None else self.data_dir / "events"
         return {"path": path.name if folder is not None and path.parent == folder else str(path.absolute())}
 
@@ -247,12 +247,12 @@ class Events(Family):
 
 
 def _find_file(data_dir: Path | None, name: str) -> Path:
-    """Return the file of this name in the data folder or, if it does not exist, the file at this path. Without a name,
-    return the only file in the data folder."""
+    """Return the file of this name in the folder `events` of the data folder or, if it does not exist, the file at this
+    path. Without a name, return the only file in `events`."""
     advice = "pass the path of your sequences (.npz, .jsonl or .csv): -o task.path=my.jsonl"
     folder = None if data_dir is None else data_dir / "events"
     if name:
-        # The data folder comes first, so that cards work in every current folder.
+        # The folder `events` comes first, so that cards work in every current folder.
         for path in ([folder / name] if folder else []) + [Path(name)]:
             if path.exists():
                 return path

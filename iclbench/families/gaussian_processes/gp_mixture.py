@@ -61,9 +61,22 @@ _CEILING_INDEPENDENT = {"targets", "max_related", "related_points", "per_batch"}
 
 
 class GPParameters(BaseSettings):
-    """Parameters of Gaussian processes: `lengthscale` is the range of the log-uniform lengthscale; `ood_lengthscale` is
-    the wider range of the shift `ood-lengthscale`; `context_low` is the smallest context size; `related_points` is the
-    range of the sizes of related datasets."""
+    """Parameters of Gaussian processes; every range is (smallest, largest).
+
+    Attributes:
+        kernels: types of kernels, which are equally likely.
+        lengthscale: range of the log-uniform lengthscale.
+        ood_lengthscale: the wider range of the shift `ood-lengthscale`.
+        noise: standard deviation of the noise of outputs.
+        context_low: smallest context size.
+        targets: number of targets.
+        max_related: the largest number of related datasets.
+        related_points: range of the sizes of related datasets.
+        context_range: range of the inputs of the context.
+        target_range: range of the inputs of targets and related datasets.
+        per_batch: whether all episodes of a training batch have the same kernel, context size and number of related
+            datasets.
+    """
 
     kernels: tuple[Literal["rbf", "periodic"], ...] = Field(default=("rbf", "periodic"), strict=False, min_length=1)
     lengthscale: tuple[Lengthscale, Lengthscale] = Field(default=(0.25, 4.0), strict=False)
@@ -102,6 +115,7 @@ class KernelPrior:
 
     @classmethod
     def single_kernel(cls, kernel: int, lengthscale: float) -> KernelPrior:
+        """Return the distribution that contains only this kernel."""
         return cls((kernel,), ((lengthscale, lengthscale),))
 
     @property

@@ -22,8 +22,22 @@ def _check_labels(value: object) -> object:
 
 
 class BurstyParameters(BaseSettings):
-    """Parameters of bursty sequences: `classes` includes `holdout` and `common`; `jitter` applies only to procedural
-    glyphs; `split_seed` determines the rare, common and held-out classes and their labels."""
+    """Parameters of bursty sequences.
+
+    Attributes:
+        glyphs: the characters, `procedural` or `omniglot`.
+        image_size: height and width of an image in pixels.
+        classes: number of classes, including the held-out and the common classes.
+        holdout: number of held-out classes.
+        common: number of common classes; all other training classes are rare.
+        alpha: exponent of the Zipf weights of the training classes.
+        p_bursty: probability that a training sequence is bursty.
+        train_drawings: number of drawings of each class that are used in training.
+        jitter: factor of the variation between drawings of a class (only for procedural glyphs).
+        split_seed: seed that determines the rare, common and held-out classes and their labels.
+        icl_labels: labels of the test `icl`: `first`, `rarest`, `common`, `random`, or a list of two labels.
+        anchor_compat: whether sequences are sampled as in the code of Chan et al. and of CoQE.
+    """
 
     glyphs: Literal["procedural", "omniglot"] = "procedural"
     image_size: Annotated[int, Field(ge=8, le=SIZE)] = 28

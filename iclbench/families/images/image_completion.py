@@ -50,8 +50,19 @@ _MAX_VALUES = 4096
 
 
 class ImageParameters(BaseSettings):
-    """Parameters of image completion: `classes`, `drawings` (training drawings of each class) and `jitter` define the
-    glyphs; `targets` applies to `share` (0 selects all pixels outside the context), and `budget` applies to `cmab`."""
+    """Parameters of image completion.
+
+    Attributes:
+        images: the dataset.
+        size: height and width of an image in pixels.
+        classes: number of training classes (only for glyphs).
+        drawings: number of training drawings of each class (only for glyphs).
+        jitter: factor of the variation between drawings of a class (only for glyphs).
+        sampling: the protocol, `share` or `cmab`.
+        targets: number of target pixels under `share`; 0 selects all pixels outside the context.
+        budget: exclusive upper limit of the total number of context and target pixels under `cmab`.
+        max_related: the largest number of related images.
+    """
 
     images: Literal["glyphs", "mnist", "emnist", "celeba"] = "glyphs"
     size: Annotated[int, Field(ge=8, le=512)] = 28
@@ -137,7 +148,8 @@ class ImageCompletion(Family):
 
     @property
     def fingerprint(self) -> str:
-        parts: list[Part] = [self._part, "unseen"] if self._part == "test" and self._has_unseen else [self._part]
+        has_unseen_part = self._part == "test" and self._has_unseen_classes
+        parts: list[Part] = [self._part, "unseen"] if has_unseen_part else [self._part]
         return data_fingerprint(*(self._images(part).fingerprint for part in parts))
 
     @property
@@ -149,12 +161,12 @@ class ImageCompletion(Family):
         return self.parameters.images != "glyphs"
 
     @property
-    def _has_unseen(self) -> bool:
+    def _has_unseen_classes(self) -> bool:
         return self.parameters.images in ("glyphs", "emnist")
 
     def parse_shift(self, name: str) -> Shift:
         shift = super().parse_shift(name)
-        if shift.part("unseen-classes") and not self._has_unseen:
+        if shift.part("unseen-classes") and not self._has_unseen_classes:
             raise UsageError(
                 f"shift '{name}': all classes of {self.parameters.images} are used in training; use glyphs or emnist",
                 code="not-applicable",
@@ -410,8 +422,8 @@ def _distinct_numbers(
     initially_excluded = excluded.shape[1]
     for _ in range(sets):
         uniform = torch.rand(counts.shape, generator=generator, device=counts.device, dtype=torch.float64)
-        drawn = (uniform * (counts - excluded.shape[1])).long()
+        number = (uniform * (counts - excluded.shape[1])).long()
         for lower in excluded.sort(1).values.unbind(1):
-            drawn = drawn + (drawn >= lower)
-        excluded = torch.cat([excluded, drawn.unsqueeze(1)], 1)
+            number = number + (number >= lower)
+        excluded = torch.cat([excluded, number.unsqueeze(1)], 1)
     return excluded[:, initially_excluded:]

@@ -166,10 +166,10 @@ class LinearSystems(StreamFamily):
         next element. The average over all systems (`oracle-bayes-kalman`) is not a target, since it would be too slow
         for the number of episodes that a probe needs.
         """
-        systems, read = SwitchedSystems(**episodes.truth), episodes.context.span(0, elements)
+        systems, prefix = SwitchedSystems(**episodes.truth), episodes.context.span(0, elements)
         kalman_filter = self.kalman_filter(systems, shift)
-        filters = list(kalman_filter.filtered(Filters.initial(len(read), 1, read.y.device), read))
-        state = kalman_filter.estimate(filters[-2], read.y[:, -1].double())
+        filters = list(kalman_filter.filtered(Filters.initial(len(prefix), 1, prefix.y.device), prefix))
+        state = kalman_filter.estimate(filters[-2], prefix.y[:, -1].double())
         return {
             "state": ProbeTarget.of_all(torch.cat(state, 1)),
             "prediction": ProbeTarget.of_all(filters[-1].mean[:, 0]),

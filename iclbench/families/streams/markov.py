@@ -1,10 +1,10 @@
 """Markov chains of tokens, with another chain in every episode.
 
 The rows of the transition matrix of an episode have a Dirichlet distribution with all parameters `concentration`. In a
-chain of order m, the row depends on the last m tokens, as in Edelman et al. (2024, arXiv 2402.11004). We draw the first
-m tokens uniformly: with a stationary start, a prediction from counts would not be exactly Bayesian. Before every token,
-with probability `switch`, the chain is replaced by a new chain. Switches are not marked, and the last tokens of the old
-chain are the first context of the new chain. Models have to infer the chain from the tokens.
+chain of order m, the row depends on the last m tokens, as in Edelman et al. (2024, arXiv 2402.11004). The first m
+tokens are uniform, because with a stationary start a prediction from counts would not be exactly Bayesian. Before every
+token, with probability `switch`, the chain is replaced by a new chain. Switches are not marked, and the last tokens of
+the old chain are the first context of the new chain. Models have to infer the chain from the tokens.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _chains_in_force(is_switch: Bool[Tensor, "N B"]) -> Int[Tensor, "N B"]:
     """Return the index of the chain in force at each position. The first chains of the B episodes have the indices 0 to
     B - 1, and the new chains follow in the order of `is_switch`."""
     length, episodes = is_switch.shape
-    first = torch.arange(episodes, device=is_switch.device).expand(1, -1)
-    new = episodes - 1 + is_switch.flatten().cumsum(0).view(length, episodes)
+    first_chains = torch.arange(episodes, device=is_switch.device).expand(1, -1)
+    new_chains = episodes - 1 + is_switch.flatten().cumsum(0).view(length, episodes)
     # Later chains have larger indices, so the maximum so far is the chain in force.
-    return torch.cat([first, new.masked_fill(~is_switch, 0)]).cummax(0).values[1:]
+    return torch.cat([first_chains, new_chains.masked_fill(~is_switch, 0)]).cummax(0).values[1:]

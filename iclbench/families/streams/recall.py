@@ -250,7 +250,7 @@ class Recall(StreamFamily):
                 _change_value(values, source, i, steps[:, i], parameters.values)
             keys = keys.gather(1, source.unsqueeze(-1).expand_as(keys))
             key_lengths = key_lengths.gather(1, source)
-            latest = _last_with_same(source, count)
+            latest = _last_pairs_of_keys(source, count)
         if parameters.has_fixed_lengths:
             tokens = torch.cat([keys, values.add_(parameters.keys)], -1)
         else:
@@ -383,8 +383,9 @@ def _repeats(codes: Int[Tensor, "B P"]) -> Bool[Tensor, "B P"]:
     return (codes.unsqueeze(2) == codes.unsqueeze(1)).tril(-1).any(2)
 
 
-def _last_with_same(source: Int[Tensor, "B P"], count: Int[Tensor, " B"]) -> Int[Tensor, "B P"]:
-    """Return, for each pair, the last pair with the same entry among the first `count` pairs."""
+def _last_pairs_of_keys(source: Int[Tensor, "B P"], count: Int[Tensor, " B"]) -> Int[Tensor, "B P"]:
+    """Return, for each pair, the index of the last pair with the same key among the first `count` pairs. `source` holds
+    a number for the key of each pair."""
     index = torch.arange(source.shape[1], device=source.device)
     same = (source.unsqueeze(2) == source.unsqueeze(1)) & (index < count[:, None, None])
     return (same * index).amax(2)

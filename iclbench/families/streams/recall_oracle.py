@@ -42,9 +42,9 @@ class _RecallOracle(FamilyPredictor[NoSettings], abstract=True):
     ) -> Prediction:
         points, order = points.compact()
         answers = cat([self.answer(y) for y in points.y.split(_EPISODES_AT_ONCE)])
-        back = torch.argsort(order, dim=1)
-        answer = answers.map(lambda t: take(t, back))
-        return answer if prefixes is None else answer.at(torch.as_tensor(prefixes, device=back.device).long())
+        position_in_order = torch.argsort(order, dim=1)
+        answer = answers.map(lambda t: take(t, position_in_order))
+        return answer if prefixes is None else answer.at(torch.as_tensor(prefixes, device=order.device).long())
 
 
 class RecallOracle(_RecallOracle):
@@ -78,8 +78,8 @@ class RecallOracle(_RecallOracle):
             same &= is_value[:, None, 1:] & (index < index.unsqueeze(1))
             last = (same * (index + 1)).amax(2) - 1
             answer = y.gather(1, (last + 1).clamp_min(0))
-            certain = torch.where(last >= 0, _CERTAIN, 0.0)
-            logits[:, 1:].scatter_(2, answer.unsqueeze(-1), certain.unsqueeze(-1))
+            answer_logit = torch.where(last >= 0, _CERTAIN, 0.0)
+            logits[:, 1:].scatter_(2, answer.unsqueeze(-1), answer_logit.unsqueeze(-1))
         return Categorical(logits)
 
 

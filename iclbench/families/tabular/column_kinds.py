@@ -113,21 +113,21 @@ class Date:
         return days.to_numpy(np.float64, na_value=np.nan)
 
     def step(self) -> str:
-        form = "" if self.format == "ISO8601" else f" ({self.format})"
-        return f"date{form}, in days since {self.first[:10]}"
+        suffix = "" if self.format == "ISO8601" else f" ({self.format})"
+        return f"date{suffix}, in days since {self.first[:10]}"
 
     def ambiguity(self, cells: pd.Series) -> str:
         """Return a remark if day and month can be exchanged in all cells, otherwise an empty string."""
-        other = self.format.translate({ord("d"): "m", ord("m"): "d"})
-        if other == self.format or other not in _DATE_FORMATS:
+        other_format = self.format.translate({ord("d"): "m", ord("m"): "d"})
+        if other_format == self.format or other_format not in _DATE_FORMATS:
             return ""
-        dates, others = _dates(cells, self.format), _dates(cells, other)
-        if dates.equals(others) or (dates.notna() & others.isna()).any():
+        dates, other_dates = _dates(cells, self.format), _dates(cells, other_format)
+        if dates.equals(other_dates) or (dates.notna() & other_dates.isna()).any():
             return ""
-        example = str(cells[dates.notna() & dates.ne(others)].iloc[0]).strip()
+        example = str(cells[dates.notna() & dates.ne(other_dates)].iloc[0]).strip()
         order = "month before day" if self.format.startswith("%m") else "day before month"
-        first = dates[dates.ne(others)].dropna().iloc[0]
-        return f"'{example}' is read as {first:%Y-%m-%d}, {order}; write dates as YYYY-MM-DD to exclude the other order"
+        day = dates[dates.ne(other_dates)].dropna().iloc[0]
+        return f"'{example}' is read as {day:%Y-%m-%d}, {order}; write dates as YYYY-MM-DD to exclude the other order"
 
 
 @dataclass(frozen=True)
@@ -262,21 +262,21 @@ def _date_kind(present: np.ndarray) -> Date | None:
     sample = texts.iloc[:: max(1, len(texts) // _DATE_SAMPLE)]
     if np.mean([any(map(str.isdigit, text)) and not text.isdigit() for text in sample]) < _MIN_SHARE:
         return None
-    for form in _DATE_FORMATS:
-        if _dates(sample, form).notna().mean() >= _MIN_SHARE:
-            dates = _dates(texts, form)
+    for date_format in _DATE_FORMATS:
+        if _dates(sample, date_format).notna().mean() >= _MIN_SHARE:
+            dates = _dates(texts, date_format)
             if dates.notna().mean() >= _MIN_SHARE:
-                return Date(form, _first_date(dates))
+                return Date(date_format, _first_date(dates))
     return None
 
 
-def _dates(cells: pd.Series, form: str) -> pd.Series:
+def _dates(cells: pd.Series, date_format: str) -> pd.Series:
     """Return dates in UTC without a time zone, and NaT for cells that are not dates."""
     if pd.api.types.is_bool_dtype(cells.dtype) or pd.api.types.is_numeric_dtype(cells.dtype):
         return pd.Series(pd.NaT, index=cells.index, dtype="datetime64[s]")
     if not pd.api.types.is_datetime64_any_dtype(cells.dtype):
-        form_or_none = form if form != "ISO8601" or not all(map(_is_date, cells.dropna())) else None
-        cells = pd.to_datetime(cells, format=form_or_none, errors="coerce", utc=True)
+        format_or_none = date_format if date_format != "ISO8601" or not all(map(_is_date, cells.dropna())) else None
+        cells = pd.to_datetime(cells, format=format_or_none, errors="coerce", utc=True)
     return cells.dt.tz_convert(None) if cells.dt.tz is not None else cells
 
 

@@ -256,9 +256,9 @@ def _column(cells: list[str], lines: list[int]) -> Column:
 
 
 def _has_header(lines: list[list[str]]) -> bool:
-    """Return whether the first line is a header: no cell looks like a number, a word is above a number, or the first
-    cell is empty and column numbers follow (pandas writes such a header if a table with a row index has no column
-    names)."""
+    """Return whether the first line is a header. This is the case if no cell looks like a number, if a word is above a
+    number, or if the first cell is empty and column numbers follow (pandas writes such a header if a table with a row
+    index has no column names)."""
     is_number = [resembles_number(cell) and cell.lower() not in MISSING for cell in lines[0]]
     if not any(is_number) or (not lines[0][0] and all(map(_is_integer, lines[0][1:]))):
         return True
@@ -268,8 +268,8 @@ def _has_header(lines: list[list[str]]) -> bool:
 
 
 def _may_be_header(cells: list[str], columns: list[Column]) -> bool:
-    """Return whether a first line of numbers may be a header: its cells are different integers, and they count from 0
-    or 1, or a column contains text or numbers that are not integers below its first cell."""
+    """Return whether a first line of numbers may be a header. Its cells must be different integers. In addition, they
+    must count from 0 or 1, or a column must contain text or numbers that are not integers below its first cell."""
     if len(set(cells)) < len(cells) or not all(map(_is_integer, cells)):
         return False
     is_numbering = any(cells == [str(start + i) for i in range(len(cells))] for start in (0, 1))

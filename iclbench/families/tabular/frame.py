@@ -200,8 +200,8 @@ def _read_parquet_frame(path: Path) -> pd.DataFrame:
             file.seek(0)
             # Dictionaries contain each text only once, so that a small file cannot fill the memory.
             with pq.ParquetFile(file, read_dictionary=text_names) as table:
-                dropped = index_names(schema)
-                names = [field.name for field in schema if field.name not in dropped]
+                row_index = index_names(schema)
+                names = [field.name for field in schema if field.name not in row_index]
                 _check_unique(path, names)
                 rows = table.metadata.num_rows
                 text_bytes = sum(
@@ -211,8 +211,10 @@ def _read_parquet_frame(path: Path) -> pd.DataFrame:
                     8 * rows * max(1, len(names)) + text_bytes,
                     f"{path}: a table of {rows:,} rows and {len(names):,} columns,",
                 )
-                nested = [field.name for field in schema if pa.types.is_nested(field.type) and field.name in names]
-                names = [name for name in names if name not in nested]
+                nested_names = [
+                    field.name for field in schema if pa.types.is_nested(field.type) and field.name in names
+                ]
+                names = [name for name in names if name not in nested_names]
                 columns = table.read(names, use_threads=False)
                 frame = pd.DataFrame({name: _arrow_column(columns.column(name), pa.types) for name in names})
     except (pa.ArrowException, ValueError, TypeError) as error:
@@ -223,10 +225,10 @@ def _read_parquet_frame(path: Path) -> pd.DataFrame:
         raise cannot_read(path, error, f"pass a table that ends in {', '.join(FRAME_SUFFIXES)}") from None
     if not rows:
         raise DataError(f"{path} has no rows; add rows")
-    if dropped:
-        log.info("%s: %s is a row index of pandas; it is not used", path, list_names(sorted(dropped)))
-    if nested:
-        log.info("%s: lists and records are not used: %s", path, list_names(nested))
+    if row_index:
+        log.info("%s: %s is a row index of pandas; it is not used", path, list_names(sorted(row_index)))
+    if nested_names:
+        log.info("%s: lists and records are not used: %s", path, list_names(nested_names))
     return frame
 
 

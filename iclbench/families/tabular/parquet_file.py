@@ -64,6 +64,7 @@ def read_parquet(path: Path) -> list[Column]:
 
 
 def not_parquet(path: Path, error: Exception) -> DataError:
+    """Return the error for a file that is not a parquet table."""
     message = f"{path} is not a parquet table ({as_one_line(error_text(error))}); write it again, or as .csv"
     return DataError(message, code="unreadable-file")
 

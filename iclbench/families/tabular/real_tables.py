@@ -155,7 +155,7 @@ class RealTables(Family):
 
     @cached_property
     def tables(self) -> list[LabelledTable]:
-        """All tables with at most `classes` classes, in the order of their names on the card."""
+        """All tables with at most `classes` classes, in the order of the names on the card if the card names tables."""
         tables = self._read_tables() if self._tables_in_memory is None else list(self._tables_in_memory)
         large = [table for table in tables if self.classes is not None and table.classes > self.classes]
         if large and (self.parameters.tables or len(large) == len(tables)):
@@ -207,8 +207,8 @@ class RealTables(Family):
     def sample(self, request: Request) -> Episodes:
         usable = torch.tensor(self.usable_tables(request.points))
         generator = request.generator
-        drawn = torch.randint(len(usable), (request.episodes,), generator=generator, device=generator.device)
-        return self._splits(request, usable[drawn.cpu()])
+        index = torch.randint(len(usable), (request.episodes,), generator=generator, device=generator.device)
+        return self._splits(request, usable[index.cpu()])
 
     def sample_prompts(self, request: Request) -> Episodes:
         """Draw splits of all tables in turn."""
@@ -228,8 +228,7 @@ class RealTables(Family):
             episodes = (table_index == index).nonzero().squeeze(1)
             table = self.tables[index]
             count = points + min(limit, table.rows - points)
-            drawn = distinct_rows(len(episodes), count, table.rows, generator)
-            rows[episodes, :count] = drawn.cpu()
+            rows[episodes, :count] = distinct_rows(len(episodes), count, table.rows, generator).cpu()
         # If a table has more columns than the task has inputs, the columns with the smallest keys are used.
         widest = max(len(table.encoder.names) for table in self.tables)
         keys = torch.rand((request.episodes, widest), generator=generator, device=generator.device).cpu().numpy()
@@ -246,7 +245,7 @@ class RealTables(Family):
         y = y.long() if self.classes is not None else y.float().unsqueeze(-1)
         sampled = Points(x, y, rows >= 0).to(device=generator.device)
         context, targets = sampled.span(0, points), sampled.span(points)
-        choices = None if self.classes is None else self._admitted(table_index).to(generator.device)
+        choices = None if self.classes is None else self._allowed_labels(table_index).to(generator.device)
         rows = rows.to(generator.device)
         return Episodes(
             context=context,
@@ -275,7 +274,7 @@ class RealTables(Family):
         scaled: np.ndarray = standardise_by_context(y, points) * self.parameters.variance**0.5
         return scaled
 
-    def _admitted(self, table_index: Int[Tensor, " B"]) -> Bool[Tensor, "B classes"]:
+    def _allowed_labels(self, table_index: Int[Tensor, " B"]) -> Bool[Tensor, "B classes"]:
         """Return a mask of the labels of each episode's table."""
         counts = torch.tensor([self.tables[index].classes for index in table_index.tolist()])
         return torch.arange(int(self.classes or 0)) < counts.unsqueeze(1)

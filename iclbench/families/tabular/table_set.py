@@ -62,13 +62,13 @@ class LabelledTable:
     ) -> LabelledTable:
         """Create a table with the target `series`; `kind` is as in `encode_target`."""
         target = encode_target(series, kind)
-        found_kind, y, class_names = target
+        target_kind, y, class_names = target
         for remark in target_remarks(target):
             log.info("%s: %s", name, remark)
         if not target.known.all():
             frame, y = frame[target.known].reset_index(drop=True), y[target.known]
         encoder = TableEncoder().fit(frame)
-        return cls(name, frame, found_kind, y, class_names, encoder, path, str(series.name))
+        return cls(name, frame, target_kind, y, class_names, encoder, path, str(series.name))
 
     def check_varies(self) -> None:
         """Raise `DataError` if no column can be used, or if all rows have the same target."""
@@ -177,8 +177,8 @@ def folder_tables(folder: Path, kind: TargetKind, names: Sequence[str] = (), sui
         others = "numbers" if kind == "class" else "classes"
         log.info("%s: left out, because their targets are %s: %s", folder, others, ", ".join(left_out))
     if not selected:
-        wanted = "classes" if kind == "class" else "numbers"
-        raise DataError(f"{folder} has no table whose target is {wanted}; name the tables with -o task.tables")
+        required = "classes" if kind == "class" else "numbers"
+        raise DataError(f"{folder} has no table whose target is {required}; name the tables with -o task.tables")
     return selected
 
 

@@ -209,9 +209,9 @@ def distinct_rows(batch: int, count: int, rows: int, generator: torch.Generator)
     device = generator.device
     numbers = torch.full((batch, count), -1, dtype=torch.long, device=device)
     for step, last in enumerate(range(rows - count, rows)):
-        drawn = torch.randint(last + 1, (batch,), generator=generator, device=device)
-        is_taken = (numbers == drawn.unsqueeze(1)).any(1)
-        numbers[:, step] = torch.where(is_taken, last, drawn)
+        number = torch.randint(last + 1, (batch,), generator=generator, device=device)
+        is_taken = (numbers == number.unsqueeze(1)).any(1)
+        numbers[:, step] = torch.where(is_taken, last, number)
     order = torch.rand((batch, count), generator=generator, device=device).argsort(1)
     return numbers.gather(1, order)
 

@@ -70,7 +70,7 @@ def context_rows(table: LabelledTable, trained_rows: int, requested: int | None,
         requested = min(trained_rows, MAX_POINTS, table.rows - max(MIN_TARGETS, table.rows // 5))
     if requested > trained_rows and not is_unlimited:
         raise DataError(
-            f"--points {requested}: run '{run}' was trained with {trained_rows} rows and reads no more; use fewer "
+            f"--points {requested}: run '{run}' was trained with {trained_rows} rows and cannot read more; use fewer "
             "points, or train a run with a larger -o task.points",
             code="not-applicable",
         )

@@ -31,8 +31,8 @@ def standardised_targets(y: Float[Tensor, "B N"], reference: Float[Tensor, "B R"
 
 def class_counts(tables: int, classes: int, generator: torch.Generator) -> Int[Tensor, " B"]:
     """Draw the numbers of classes: 2 in half of the tables, and uniform from 2 to `classes` in the others."""
-    drawn = 2 + ((classes - 1) * uniform((tables,), generator)).long().clamp_max(classes - 2)
-    return torch.where(chance((tables,), 0.5, generator), 2, drawn)
+    counts = 2 + ((classes - 1) * uniform((tables,), generator)).long().clamp_max(classes - 2)
+    return torch.where(chance((tables,), 0.5, generator), 2, counts)
 
 
 def class_labels(

@@ -98,8 +98,8 @@ class Networks:
         """Compute the columns and targets of rows with these causes."""
         tables, rows, width = len(causes), causes.shape[1], self.biases.shape[2]
         spread = (first(self.units, width) * self.noise.unsqueeze(1)).unsqueeze(1)
-        picked = torch.cat([self.target.unsqueeze(1), self.columns], 1)
-        picked_values = causes.new_zeros(tables, rows, picked.shape[1])
+        selected_units = torch.cat([self.target.unsqueeze(1), self.columns], 1)
+        selected_values = causes.new_zeros(tables, rows, selected_units.shape[1])
         output = causes.new_zeros(tables, rows)
         hidden = torch.baddbmm(self.biases[:, :1], causes, self.first_weights)
         for layer, weights in enumerate(self.weights, 2):
@@ -107,18 +107,18 @@ class Networks:
             active = _activate(hidden[:deep], self.activation[:deep, layer - 2])
             hidden = torch.baddbmm(self.biases[:deep, layer - 1 : layer], active, weights)
             hidden.addcmul_(normal(tuple(hidden.shape), generator), spread[:deep])
-            unit = picked[:deep] - (layer - 2) * width
-            is_here = ((unit >= 0) & (unit < width)).unsqueeze(1)
+            unit = selected_units[:deep] - (layer - 2) * width
+            is_in_layer = ((unit >= 0) & (unit < width)).unsqueeze(1)
             values = hidden.gather(2, unit.clamp(0, width - 1).unsqueeze(1).expand(-1, rows, -1))
-            picked_values[:deep] = torch.where(is_here, values, picked_values[:deep])
+            selected_values[:deep] = torch.where(is_in_layer, values, selected_values[:deep])
             deeper = len(self.weights[layer - 1]) if layer - 1 < len(self.weights) else 0
             if deeper < deep:
                 active = _activate(hidden[deeper:], self.activation[deeper:deep, layer - 1])
                 output[deeper:deep] = torch.bmm(active, self.out_weights[deeper:deep].unsqueeze(2)).squeeze(2)
         output = output + self.out_bias.unsqueeze(1) + self.noise.unsqueeze(1) * normal((tables, rows), generator)
         is_causal = self.is_causal.view(-1, 1, 1)
-        columns = torch.where(is_causal, picked_values[..., 1:], causes[..., : self.columns.shape[1]])
-        return columns, torch.where(self.is_causal.unsqueeze(1), picked_values[..., 0], output)
+        columns = torch.where(is_causal, selected_values[..., 1:], causes[..., : self.columns.shape[1]])
+        return columns, torch.where(self.is_causal.unsqueeze(1), selected_values[..., 0], output)
 
 
 def draw_networks(

@@ -213,12 +213,12 @@ class TabularPrior(Family):
         self, tables: int, generator: torch.Generator
     ) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
         """Draw the lengthscales and noises of Gaussian processes."""
-        drawn = []
+        hyperparameters = []
         for choices in (self.parameters.lengthscales, self.parameters.noises):
             values = torch.tensor(choices, dtype=torch.float64, device=generator.device)
             position = (len(choices) * uniform((tables,), generator)).long().clamp_max(len(choices) - 1)
-            drawn.append(values[position])
-        return drawn[0], drawn[1]
+            hyperparameters.append(values[position])
+        return hyperparameters[0], hyperparameters[1]
 
     def _functions(
         self, kind: Int[Tensor, " B"], columns: Int[Tensor, " B"], generator: torch.Generator
@@ -228,8 +228,8 @@ class TabularPrior(Family):
         network, tree = ((kind < TREES).nonzero().squeeze(1), (kind == TREES).nonzero().squeeze(1))
         functions: list[tuple[Tensor, Networks | TreeTables]] = []
         if len(network):
-            drawn = draw_networks(is_causal[network], columns[network], self.parameters.dim, generator)
-            functions += [(network[index], networks) for index, networks in drawn]
+            groups = draw_networks(is_causal[network], columns[network], self.parameters.dim, generator)
+            functions += [(network[index], networks) for index, networks in groups]
         if len(tree):
             ensembles = draw_trees(is_causal[tree], columns[tree], self.parameters.dim, generator)
             functions += [(tree[index], trees) for index, trees in ensembles]

@@ -160,10 +160,10 @@ def _draw_group(
     is_second = torch.arange(2 * units, device=scores.device) >= units
     is_candidate = torch.where(is_causal.unsqueeze(1), is_second | ~in_second_layer, ~is_second)
     target = scores.masked_fill(~is_candidate, -1).argmax(1)
-    others = scores.scatter(1, target.unsqueeze(1), -1)
-    chosen = others.topk(min(size, 2 * units), 1).indices
-    chosen = torch.nn.functional.pad(chosen, (0, size - chosen.shape[1]))
-    return TreeTables(is_causal, noise, lower, upper, target, chosen, distributions)
+    column_scores = scores.scatter(1, target.unsqueeze(1), -1)
+    column_ensembles = column_scores.topk(min(size, 2 * units), 1).indices
+    column_ensembles = torch.nn.functional.pad(column_ensembles, (0, size - column_ensembles.shape[1]))
+    return TreeTables(is_causal, noise, lower, upper, target, column_ensembles, distributions)
 
 
 def _with_noise(

@@ -44,6 +44,7 @@ class Answers:
 
     @classmethod
     def of(cls, answers: Sequence[Answer | None]) -> Answers:
+        """Collect the answers to all episodes; None for skipped episodes."""
         metrics = list(dict.fromkeys(metric for answer in answers if answer for metric in answer.scores))
         scores = {m: np.array([a.scores.get(m, np.nan) if a else np.nan for a in answers]) for m in metrics}
         return cls(

@@ -41,7 +41,7 @@ def generate(
         endings: texts that end an answer, in addition to the end tokens of the model.
         memory: memory of the demonstrations, with one row for each question or one row for all.
         on_prompt_end: called with the indices of questions and the log-probabilities of the next token after their
-            prompts.
+            prompts, unless `model.greedy` generates the tokens.
 
     Returns:
         The generated tokens of each question.

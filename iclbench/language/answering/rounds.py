@@ -47,6 +47,7 @@ class Round:
 
     @classmethod
     def empty(cls, questions: int) -> Round:
+        """Return a round without replies to this number of questions, which `run_rounds` fills in."""
         return cls([None] * questions, np.full(questions, np.nan), np.full(questions, np.nan))
 
 

@@ -285,7 +285,7 @@ def _tokenizer(source: Source) -> Any:
     """Load the tokenizer of a checkpoint.
 
     If tokenizer.json defines the tokenizer completely, it is read from this file. AutoTokenizer is avoided, because for
-    some architectures it replaces the pre-tokenisation rules of the file by those of the architecture.
+    some architectures it replaces the pre-tokenisation rules of the file with those of the architecture.
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
     from transformers.models.auto.tokenization_auto import get_tokenizer_config

@@ -110,6 +110,7 @@ class LanguagePrompts:
 
     @cached_property
     def pool(self) -> Pool:
+        """All examples of the task, which are read on first use."""
         return self.task.pool(self.data_dir)
 
     @cached_property

@@ -95,19 +95,19 @@ def answer_tokens(tokenise: Tokenise, prompt: Prompt, answer: str) -> tuple[int,
 
 
 def _question(tokenise: Tokenise, prompt: Prompt) -> Question:
-    full_texts = [tokenise(prompt.text + answer) for answer in prompt.answers or ("",)]
-    starts = [_count_tokens_within(full_text, len(prompt.text)) for full_text in full_texts]
+    all_tokens = [tokenise(prompt.text + answer) for answer in prompt.answers or ("",)]
+    starts = [_count_tokens_within(full_tokens, len(prompt.text)) for full_tokens in all_tokens]
     if min(starts) == 0:
         raise DataError(
             f"the prompt {prompt.text[-40:]!r} has no token before its answer; give a template with text before {{y}}",
             code="bad-value",
         )
-    ends = (_count_tokens_within(full_text, len(prompt.demonstrations)) for full_text in full_texts)
-    length = _common_prefix_length(full_text.ids[:end] for full_text, end in zip(full_texts, ends, strict=True))
+    ends = (_count_tokens_within(full_tokens, len(prompt.demonstrations)) for full_tokens in all_tokens)
+    length = _common_prefix_length(full_tokens.ids[:end] for full_tokens, end in zip(all_tokens, ends, strict=True))
     # At least one token is left for the query, because it predicts the first token of the answer.
     length = min(length, min(starts) - 1)
-    continuations = (Continuation(t.ids[length:], start - length) for t, start in zip(full_texts, starts, strict=True))
-    return Question(full_texts[0].ids[:length], tuple(continuations))
+    continuations = (Continuation(t.ids[length:], start - length) for t, start in zip(all_tokens, starts, strict=True))
+    return Question(all_tokens[0].ids[:length], tuple(continuations))
 
 
 def _count_tokens_within(tokens: Tokens, characters: int) -> int:

@@ -158,6 +158,11 @@ class LanguageTask:
 
     @property
     def reader(self) -> type[Reader]:
+        """The class that reads the examples.
+
+        Raises:
+            UsageError: the reader on the card is not a subclass of `Reader`.
+        """
         cls = READERS.get(self.card.reader)
         if not (isinstance(cls, type) and issubclass(cls, Reader)):
             raise UsageError(

@@ -59,8 +59,9 @@ class Pool:
     def splits(self) -> tuple[tuple[Example, ...], tuple[Example, ...], tuple[Example, ...]]:
         """Queries, demonstrations and development examples. They do not overlap and are the same for all seeds.
 
-        A pool that does not separate queries and demonstrations is split 2 : 1 : 1. In any other pool without
-        development examples, half of the demonstrations become development examples.
+        The parts of a `fixed` pool do not change. Otherwise, a pool that does not separate queries and demonstrations
+        is split 2 : 1 : 1, and in any other pool without development examples, half of the demonstrations become
+        development examples.
         """
         if self.fixed:
             return self.queries, self.demonstrations, self.development

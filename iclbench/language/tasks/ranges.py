@@ -38,7 +38,7 @@ def as_text(numbers: Sequence[int]) -> str:
     >>> as_text([0, 1, 2, 3]), as_text([0, 2, 4])
     ('0:4', '0,2,4')
     """
-    start, several = numbers[0], len(numbers) > 1
-    if several and list(numbers) == list(range(start, start + len(numbers))):
+    start = numbers[0]
+    if len(numbers) > 1 and list(numbers) == list(range(start, start + len(numbers))):
         return f"{start}:{start + len(numbers)}"
     return ",".join(map(str, numbers))

@@ -11,11 +11,11 @@ from iclbench.language.tasks.cards import LanguageTask, load_language_card, ship
 from iclbench.language.tasks.user_files import task_from_file
 
 
-def language_tasks(names_: Sequence[str]) -> list[LanguageTask]:
+def language_tasks(entries: Sequence[str]) -> list[LanguageTask]:
     """Return the selected tasks in the given order, without duplicates.
 
     Args:
-        names_: names of tasks, of cards with subsets, of families or of suites, or paths of cards (`.toml`) or data
+        entries: names of tasks, of cards with subsets, of families or of suites, or paths of cards (`.toml`) or data
             files (`.json`, `.jsonl`). An entry may contain several names or paths, separated by commas.
 
     Raises:
@@ -25,7 +25,7 @@ def language_tasks(names_: Sequence[str]) -> list[LanguageTask]:
     by_name = {task.name: task for task in shipped_tasks()}
     groups = task_groups()
     selected: dict[str, LanguageTask] = {}
-    for name in (item.strip() for names in names_ for item in names.split(",") if item.strip()):
+    for name in (item.strip() for entry in entries for item in entry.split(",") if item.strip()):
         if name.endswith(".toml"):
             card = load_language_card(name)
             matches = [task for task in tasks_of(*card, Path(name).parent) if not task.left_out]

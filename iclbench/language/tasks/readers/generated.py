@@ -15,6 +15,8 @@ LISTS = 600
 
 
 class GeneratedParameters(BaseSettings):
+    """Parameters of the reader `generated`; `kind` is the task."""
+
     kind: Literal["to-upper", "to-lower", "next-letter", "previous-letter", "list-first", "list-last"]
 
 

@@ -58,7 +58,7 @@ def json_lines(path: Path) -> Iterator[Row]:
             raise DataError(f"{path}, line {number}: expected an object with 'text' and 'label'")
         for key in ("text", "label"):
             if key not in value:
-                raise DataError(f"{path}, line {number}: '{key}' is missing; its keys are {_first_keys(value)}")
+                raise DataError(f"{path}, line {number}: '{key}' is missing; the keys are {_first_keys(value)}")
         text, label = value["text"], value["label"]
         if not isinstance(text, str):
             raise DataError(f"{path}, line {number}: expected a string as text, got {reprlib.repr(text)}")
