@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from iclbench.backbones.base import SMALL_BUDGET, Backbone, BackboneSettings, mean_by_episode
+from iclbench.backbones.base import Backbone, BackboneSettings, initial_weights, mean_by_episode
 from iclbench.backbones.pair_sequence import SEGMENT_SIZE
 from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.errors import UsageError
@@ -170,10 +170,7 @@ class CoQE(Backbone[CoQESettings]):
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """Return the settings for a budget. Small models for regression have larger initial weights, because with a
-        standard deviation of 0.02, attention is nearly uniform at small widths."""
-        is_small = budget < SMALL_BUDGET and shape.classes is None
-        return super().at_budget(budget, shape) | ({"init_std": 0.12} if is_small else {})
+        return super().at_budget(budget, shape) | initial_weights(budget, shape)
 
     def __init__(self, settings: CoQESettings, shape: TaskShape) -> None:
         super().__init__(settings, shape)

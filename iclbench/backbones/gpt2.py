@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iclbench.backbones.base import SMALL_BUDGET, BackboneSettings
+from iclbench.backbones.base import BackboneSettings, initial_weights
 from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
@@ -74,10 +74,7 @@ class GPT2(CausalTransformer, SequenceBackbone[GPT2Settings]):
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """Return the settings for a budget. Small models for regression have larger initial weights, because with a
-        standard deviation of 0.02, attention is nearly uniform at small widths."""
-        is_small = budget < SMALL_BUDGET and shape.classes is None
-        return super().at_budget(budget, shape) | ({"init_std": 0.12} if is_small else {})
+        return super().at_budget(budget, shape) | initial_weights(budget, shape)
 
     def __init__(self, settings: GPT2Settings, shape: TaskShape) -> None:
         sizes = {k: getattr(settings, k) or v for k, v in SIZES[settings.size].items()}

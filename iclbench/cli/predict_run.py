@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import warnings
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from iclbench.api.predict import load
 from iclbench.cli.terminal import print_json, say
 from iclbench.core.context import Context
 from iclbench.core.errors import DataError, IclbenchError, UsageError
-from iclbench.core.files import check_replaceable, write_text
+from iclbench.core.files import check_output_file, check_replaceable, write_text
 from iclbench.core.formats import as_one_line, plural
 from iclbench.core.memory import REAL_TABLE_REMEDY, memory_advice
 from iclbench.families.tabular.column_kinds import is_missing
@@ -68,15 +67,8 @@ def check_writable(out: Path | None) -> None:
         return
     if any(table_stem(out, suffix) is not None for suffix in (".parquet", ".arff", ".gz")):
         raise UsageError(f"--out {out}: predictions are written as CSV; pass the path of a .csv file", code="bad-value")
-    if out.exists() and not out.is_file():
-        kind = "folder" if out.is_dir() else "device or a pipe"
-        raise UsageError(f"--out {out} is a {kind}; pass the path of a file", code="bad-value")
+    check_output_file(out, "--out")
     check_replaceable(out, "a file of predictions", _holds_predictions)
-    folder = next(parent for parent in out.absolute().parents if parent.exists())
-    if not (folder.is_dir() and os.access(folder, os.W_OK)):
-        raise UsageError(
-            f"--out {out}: no permission to write in {folder}; pass the path of another file", code="unreadable-file"
-        )
 
 
 def _holds_predictions(path: Path) -> bool:

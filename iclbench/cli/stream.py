@@ -4,7 +4,6 @@ immediately."""
 from __future__ import annotations
 
 import io
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, DataDir, Device, Json, MaxBytes, Results, Threads, Trust, set_up_torch
 from iclbench.core.errors import UsageError
 from iclbench.core.file_errors import cannot_read
-from iclbench.core.files import check_state_file
+from iclbench.core.files import check_output_file, check_state_file
 
 
 def command(
@@ -90,7 +89,8 @@ def command(
         raise UsageError("--start cannot be used with --state: the state already has a start time", code="conflict")
     trained_run, path = find(results, run), None if csv == "-" else Path(csv)
     if save:
-        _check_writable(save)
+        check_output_file(save, "--save")
+        check_state_file(save)
     with sigterm_like_ctrl_c(), _open_lines(path) as lines:
         backbone = trained_run.load(set_up_torch(device, threads), data_dir)
         from iclbench.cli.stream_run import answer_all, csv_line, event_clock, json_line
@@ -119,18 +119,3 @@ def _open_lines(path: Path | None) -> Iterator[io.TextIOBase]:
         raise cannot_read(path, error, "pass --csv a file, or - for stdin") from error
     with file:
         yield file
-
-
-def _check_writable(path: Path) -> None:
-    """Raise `UsageError` before any computation if the file cannot be written, or if it exists and does not hold a
-    state."""
-    if path.exists() and not path.is_file():
-        kind = "folder" if path.is_dir() else "device or a pipe"
-        raise UsageError(f"--save {path} is a {kind}; pass the path of a file", code="bad-value")
-    check_state_file(path)
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
-    if not (folder.is_dir() and os.access(folder, os.W_OK)):
-        raise UsageError(
-            f"--save {path}: no permission to write in {folder}; pass the path of another file",
-            code="unreadable-file",
-        )

@@ -70,6 +70,19 @@ def write_text(path: Path, text: str, sync: bool = True) -> None:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
+def check_output_file(path: Path, option: str) -> None:
+    """Raise `UsageError` before any computation if a path given with an option is not a file, or cannot be written."""
+    if path.exists() and not path.is_file():
+        kind = "folder" if path.is_dir() else "device or a pipe"
+        raise UsageError(f"{option} {path} is a {kind}; pass the path of a file", code="bad-value")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise UsageError(
+            f"{option} {path}: no permission to write in {folder}; pass the path of another file",
+            code="unreadable-file",
+        )
+
+
 def check_replaceable(path: Path, kind: str, is_replaceable: Callable[[Path], bool]) -> None:
     """Raise `UsageError` if `path` is a non-empty file of another kind, which must not be overwritten.
 
