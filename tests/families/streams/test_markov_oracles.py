@@ -53,7 +53,7 @@ def probabilities(answer: Categorical) -> np.ndarray:
 def dirichlet_nodes(symbols: int, concentration: float, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return nodes and weights of a Gauss quadrature over a Dirichlet distribution.
 
-    It uses stick-breaking: the shares of the remaining stick have Beta distributions.
+    The nodes are built by stick-breaking: the shares of the remaining stick have Beta distributions.
     """
     nodes, weights = np.zeros((1, 0)), np.ones(1)
     for rest in range(symbols - 1, 0, -1):

@@ -210,7 +210,7 @@ def test_the_distribution_given_the_number_of_tokens_equals_the_frequencies_in_a
         np.testing.assert_allclose(answer[:, n], np.tile(expected, (2, 1)), rtol=0, atol=1e-12)
 
 
-def test_the_distribution_of_words_is_right_for_generators_without_their_inverses() -> None:
+def test_the_distribution_of_products_is_right_for_generators_without_their_inverses() -> None:
     """The generators are a swap and a cycle of three objects. The inverse of the cycle is not a generator."""
     tokens = [2, 3]
     rows = word_distributions(tokens, 5, 3).numpy()
