@@ -249,10 +249,10 @@ def test_predictors_pass_the_contracts(
     drawn = draw(words, 3, 12)
     targets = drawn.context.span(9)
     episodes = replace(drawn, context=drawn.context.span(0, 9), targets=targets, scored=targets.mask)
-    checked = predictor(cls, words)
-    contracts = [contract for contract in CONTRACTS if contract.is_checkable(checked, episodes)]
+    checked_predictor = predictor(cls, words)
+    contracts = [contract for contract in CONTRACTS if contract.is_checkable(checked_predictor, episodes)]
     assert len(contracts) > 10
-    check_contracts(contracts, checked, episodes, Tolerance())
+    check_contracts(contracts, checked_predictor, episodes, Tolerance())
 
 
 @pytest.mark.parametrize("cls", [ProductOracle, TokenCount])
