@@ -101,7 +101,7 @@ def test_worker_processes_give_the_same_predictions(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 def test_work_is_completed_if_a_worker_is_killed() -> None:
-    """The test starts a new process because a child process is killed."""
+    """A worker process is killed, so its parent is a new process and not the test process."""
     script = """
         import os, signal, sys
         from iclbench.estimators import workers
@@ -129,12 +129,15 @@ def test_work_is_completed_if_a_worker_is_killed() -> None:
 def plain_descent(
     x: np.ndarray, y: np.ndarray, query: np.ndarray, gamma: float, steps: int, transformed: bool
 ) -> float:
-    """Return the prediction of gradient descent, computed step by step."""
+    """Return the prediction of gradient descent at one query, computed step by step.
+
+    If `transformed`, the step size depends on the eigenvalues of the transformed inputs, otherwise of the raw inputs.
+    """
     k, d = x.shape
     transform = np.eye(d) - gamma * x.T @ x
     transformed_x = x @ transform
-    measured_x = transformed_x if transformed else x
-    values = np.linalg.eigvalsh(measured_x.T @ measured_x / k)
+    x_for_step_size = transformed_x if transformed else x
+    values = np.linalg.eigvalsh(x_for_step_size.T @ x_for_step_size / k)
     size = 2 / (values[-1] + (values[0] if k >= d else 0))
     w = np.zeros(d)
     for _ in range(steps):
@@ -165,8 +168,8 @@ def test_gradient_descent_ignores_masked_points() -> None:
     points, targets = draw(3, 12, 4).to(dtype=torch.float64), draw(3, 6, 4).to(dtype=torch.float64)
     mask = torch.rand(3, 12, generator=torch.Generator().manual_seed(2)) < 0.6
     assert len(set(mask.sum(1).tolist())) > 1 and not mask[:, 0].all()
-    hidden = 50 * (~mask).unsqueeze(-1)
-    context = Points(points.x + hidden, points.y - hidden, mask)
+    offset = 50 * (~mask).unsqueeze(-1)
+    context = Points(points.x + offset, points.y - offset, mask)
     prediction = descent_curve(context, targets.x, 7, 2e-3)
     squares = []
     for b in range(3):

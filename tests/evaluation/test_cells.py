@@ -33,7 +33,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
 
 @pytest.fixture(scope="module")
 def evaluated_results(trained_run: tuple[Path, Run], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Results on the training distribution and under a shift, which tests must not modify."""
+    """A results folder with evaluations on the training distribution and under a shift. Tests must not modify it."""
     folder = tmp_path_factory.mktemp("evaluated")
     list(evaluate_run(Context(folder), trained_run[1], ("none", "orthants")))
     return folder

@@ -67,7 +67,7 @@ def test_the_identity_depends_on_all_settings_that_change_the_episodes(task: Tas
     assert PromptSet(task.model_copy(update={"baselines": []}), "smoke").id == sets[0].id
 
 
-def test_the_name_of_a_prompt_set_hashes_all_settings_that_change_the_episodes(task: TaskConfig) -> None:
+def test_the_name_of_a_prompt_set_contains_a_hash_of_all_settings_that_change_the_episodes(task: TaskConfig) -> None:
     """Packed results are identified by this name."""
     prompts = PromptSet(task, "smoke", "orthants", seed=4)
     hashed = {
@@ -86,9 +86,9 @@ def test_the_name_of_a_prompt_set_hashes_all_settings_that_change_the_episodes(t
     text = json.dumps(hashed, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     assert prompts.id == f"tiny-linear-smoke-orthants-{digest}"
-    test = PromptSet(task, "smoke", "orthants", seed=4, built_family=task.build(), evaluator="icl")
+    icl_prompts = PromptSet(task, "smoke", "orthants", seed=4, built_family=task.build(), evaluator="icl")
     text = json.dumps(hashed | {"evaluator": "icl"}, sort_keys=True, separators=(",", ":"))
-    assert test.id == f"tiny-linear-smoke-icl-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    assert icl_prompts.id == f"tiny-linear-smoke-icl-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def test_the_normalised_error_of_the_zero_predictor_is_one(task: TaskConfig) -> None:

@@ -81,16 +81,16 @@ def facts(results: list[CellResult]) -> list[tuple[str, str, int, bool]]:
 
 def test_options_of_evaluate_run_apply_to_all_cells(config: RunConfig, load_calls: list, tmp_path: Path) -> None:
     run = create(tmp_path / "runs", config)
-    begun: list[tuple[str, str]] = []
+    started_cells: list[tuple[str, str]] = []
     options = {"seed": 7, "baseline_names": ["mean"], "summaries": False}
-    on_start = lambda one, prompts: begun.append((one.name, prompts.shift))  # noqa: E731
+    on_start = lambda one, prompts: started_cells.append((one.name, prompts.shift))  # noqa: E731
     results = []
     for cell in evaluate_run(Context(tmp_path, tmp_path), run, ("none", "orthants"), **options, on_start=on_start):
         results.append(cell)
-        assert len(begun) == len(results), "`on_start` is called before each cell"
+        assert len(started_cells) == len(results), "`on_start` is called before each cell"
         assert cell.reason is None and cell.pack_name == "" and cell.prompts.data_dir == tmp_path
     assert facts(results) == [(name, shift, 7, False) for shift in ("none", "orthants") for name in ("gpt2", "mean")]
-    assert begun == [(name, shift) for name, shift, _, _ in facts(results)]
+    assert started_cells == [(name, shift) for name, shift, _, _ in facts(results)]
     assert load_calls == [(run.name, "cpu", tmp_path)]
     assert results[0].prompts.family is results[-1].prompts.family, "all prompt sets share the family and its data"
     assert not list(tmp_path.rglob("summary")), "a sweep writes the summaries at its end"
@@ -107,8 +107,8 @@ def test_a_run_can_be_evaluated_on_another_task_with_a_given_family(
     assert facts(results) == [(name, "none", 0, False) for name in ("gpt2", "mean", "zero")]
     assert all(cell.prompts.task is other and cell.prompts.family is family for cell in results)
     assert list(tmp_path.rglob("summary/scores.values.parquet")), "the scores are written"
-    (own_cell,) = evaluate_run(Context(tmp_path), run, baseline_names=[])
-    assert own_cell.prompts.task == run.config.task and own_cell.prompts.family is not family
+    (home_cell,) = evaluate_run(Context(tmp_path), run, baseline_names=[])
+    assert home_cell.prompts.task == run.config.task and home_cell.prompts.family is not family
 
 
 def test_scores_include_contestants_that_a_concurrent_process_evaluates(
@@ -200,7 +200,7 @@ def test_a_baseline_can_be_evaluated_without_a_run(task: TaskConfig, tmp_path: P
     assert not list(tmp_path.rglob("summary"))
 
 
-def shipped_cell(prompts: PromptSet, one: PredictorContestant) -> PackedCell:
+def packed_cell(prompts: PromptSet, one: PredictorContestant) -> PackedCell:
     row = cells.shared_columns(one, prompts, "next") | {"metric": "squared_error", "n_context": 1, "value": 7.0}
     return PackedCell("the pack", {"values": [row], "errors": tables.frame("errors", [])}, {"torch": "9"})
 
@@ -212,21 +212,21 @@ def test_cells_are_copied_from_packed_results_unless_fresh(task: TaskConfig, tmp
 
     def lookup(contestant: PredictorContestant, prompt_set: PromptSet) -> PackedCell | None:
         lookups.append((contestant.name, prompt_set.id))
-        return shipped_cell(prompt_set, contestant) if contestant is one else None
+        return packed_cell(prompt_set, contestant) if contestant is one else None
 
-    def evaluated(**options: object) -> list[tuple[str, bool, str]]:
+    def evaluate_both(**options: object) -> list[tuple[str, bool, str]]:
         results = evaluate_cells(tmp_path, prompts, [one, other], **options)  # type: ignore[arg-type]
         return [(cell.contestant.name, cell.cached, cell.pack_name) for cell in results]
 
-    assert evaluated(lookup=lookup) == [("one", False, "the pack"), ("other", False, "")]
+    assert evaluate_both(lookup=lookup) == [("one", False, "the pack"), ("other", False, "")]
     assert lookups == [("one", prompts.id), ("other", prompts.id)]
     path = cells.cell_path(tmp_path, one, prompts)
     assert tables.read("values", path)["value"].tolist() == [7]
     metadata = tables.metadata(path)
     assert (metadata["pack"], metadata["library.torch"]) == ("the pack", "9") and cells.is_done(tmp_path, one, prompts)
-    assert evaluated(lookup=lookup) == [("one", True, "the pack"), ("other", True, "")]
+    assert evaluate_both(lookup=lookup) == [("one", True, "the pack"), ("other", True, "")]
     assert len(lookups) == 2, "cached cells are not looked up"
-    assert evaluated(fresh=True) == [("one", False, ""), ("other", True, "")]
+    assert evaluate_both(fresh=True) == [("one", False, ""), ("other", True, "")]
     assert 7 not in tables.read("values", path)["value"].tolist()
     assert cells.pack_name_of(tmp_path, one, prompts) == ""
 
@@ -234,10 +234,10 @@ def test_cells_are_copied_from_packed_results_unless_fresh(task: TaskConfig, tmp
 def test_the_question_of_the_task_selects_the_scoring_function(
     task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failed(question: str, one: PredictorContestant, prompts: PromptSet) -> cells.Tables:
+    def fail(question: str, one: PredictorContestant, prompts: PromptSet) -> cells.Tables:
         return {"values": [{"status": "failed", "reason": question}]}
 
-    monkeypatch.setattr(evaluation, "_SCORERS", {name: partial(failed, name) for name in ("targets", "next")})
+    monkeypatch.setattr(evaluation, "_SCORERS", {name: partial(fail, name) for name in ("targets", "next")})
     monkeypatch.setattr(cells, "write", lambda *arguments: None)
     for question in ("targets", "next"):
         prompts = PromptSet(task.model_copy(update={"question": question}), "smoke")
@@ -287,8 +287,10 @@ def test_a_run_is_tuned_if_it_has_the_learning_rate_selected_for_its_backbone(
 
 
 def test_the_identity_of_a_baseline_depends_on_all_settings_that_change_its_predictions(task: TaskConfig) -> None:
-    def baseline(name: str, preset: str = "smoke", of: TaskConfig = task, **prompt_options: int) -> PredictorContestant:
-        (contestant,) = contestants.baselines(PromptSet(of, preset, **prompt_options), [name])
+    def baseline(
+        name: str, preset: str = "smoke", task: TaskConfig = task, **prompt_options: int
+    ) -> PredictorContestant:
+        (contestant,) = contestants.baselines(PromptSet(task, preset, **prompt_options), [name])
         return contestant
 
     tree, knn = baseline("decision-tree-2"), baseline("knn-3")
@@ -296,10 +298,10 @@ def test_the_identity_of_a_baseline_depends_on_all_settings_that_change_its_pred
     assert knn.order is None and {"torch", "scikit-learn", "xgboost"} == set(knn.libraries)
     assert baseline("least-squares").kind == "oracle"
     longer = task.model_copy(update={"points": 30})
-    assert baseline("knn-3", of=longer).identity == knn.identity
+    assert baseline("knn-3", task=longer).identity == knn.identity
     noisy = task.model_copy(update={"family": "noisy-linear", "parameters": {"dim": 3, "noise": 0.5}})
-    ridge = baseline("ridge", of=noisy)
-    assert ridge.identity != baseline("ridge", of=task).identity, "ridge gets the noise level of the task"
+    ridge = baseline("ridge", task=noisy)
+    assert ridge.identity != baseline("ridge", task=task).identity, "ridge gets the noise level of the task"
     names = ("decision-tree-2", "decision-tree-4", "knn-3", "zero", "mean")
     assert len({baseline(name).identity for name in names}) == 5
     assert baseline("decision-tree-2", "paper").identity == tree.identity

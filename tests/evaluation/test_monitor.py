@@ -28,7 +28,8 @@ def new_run(results: Path, *overrides: str) -> Run:
     return create(results, resolve_run(str(card), "tests.prototypes:Net", "smoke", 3, overrides), "net")
 
 
-def scored(run: Run) -> pd.DataFrame:
+def evaluation_rows(run: Run) -> pd.DataFrame:
+    """Return the rows of the evaluations during training, without the rows of training steps (evaluator `train`)."""
     rows = tables.read("values", run.path / "values.parquet")
     return rows[rows["evaluator"].ne("train")]
 
@@ -40,8 +41,8 @@ def test_evaluations_do_not_change_the_weights(tmp_path: Path) -> None:
     train(unmonitored, monitor=Monitor)
     assert weights(monitored)["features.1.num_batches_tracked"] == 12
     assert have_same_weights(monitored, unmonitored)
-    assert len(scored(monitored))
-    assert not len(scored(unmonitored))
+    assert len(evaluation_rows(monitored))
+    assert not len(evaluation_rows(unmonitored))
 
 
 @pytest.mark.slow
@@ -54,7 +55,7 @@ def test_scores_after_the_last_step_equal_the_scores_of_the_eval_command(tmp_pat
     after = tables.read_all("values", tmp_path / "tables").query("kind == 'backbone' and evaluator != 'targets'")
     after = after[after["metric"] != "score"]  # scores depend on all contestants
     columns = ["prompt_set", "evaluator", "metric"]
-    last = scored(run).query("axis_value == 12").set_index(columns).sort_index()
+    last = evaluation_rows(run).query("axis_value == 12").set_index(columns).sort_index()
     after = after.set_index(columns).sort_index()
     eval_columns = ["axis", "axis_value", "context_order", "tuned"]  # only the eval command writes these columns
     pd.testing.assert_frame_equal(last.drop(columns=eval_columns), after.drop(columns=eval_columns))
@@ -63,7 +64,7 @@ def test_scores_after_the_last_step_equal_the_scores_of_the_eval_command(tmp_pat
 def test_models_are_evaluated_at_intervals_and_after_the_last_step(tmp_path: Path) -> None:
     run, accuracies = new_run(tmp_path), []
     train(run, monitor=partial(Monitor, watch=accuracies.append))
-    rows = scored(run)
+    rows = evaluation_rows(run)
     assert sorted(set(rows["axis_value"])) == [5, 10, 12]
     assert set(rows["evaluator"]) == {"icl", "icl_paired"}
     assert set(rows["metric"]) == {"accuracy", "accuracy_within_choices", "cross_entropy"}
@@ -77,7 +78,7 @@ def test_models_are_evaluated_at_intervals_and_after_the_last_step(tmp_path: Pat
 def test_only_the_first_episodes_and_selected_tests_are_evaluated(tmp_path: Path) -> None:
     run = new_run(tmp_path, "task.episodes=300", 'train.evaluators=["icl"]', "train.evaluate_every=12")
     train(run, monitor=Monitor)
-    rows = scored(run)
+    rows = evaluation_rows(run)
     assert set(rows["n_episodes"]) == {256}
     assert set(rows["evaluator"]) == {"icl"}
 
@@ -105,10 +106,10 @@ def test_a_model_with_infinite_scores_has_diverged(tmp_path: Path) -> None:
 def test_names_of_tests_may_have_hyphens(tmp_path: Path) -> None:
     card = tmp_path / "tiny-classes.toml"
     card.write_text(tomli_w.dumps(prototype_card(evaluators=["icl-paired"])))
-    for where, overrides in {"card": [], "named": ['train.evaluators=["ICL-paired"]']}.items():
-        run = create(tmp_path, resolve_run(str(card), "tests.prototypes:Net", "smoke", 3, overrides), where)
+    for name, overrides in {"card": [], "named": ['train.evaluators=["ICL-paired"]']}.items():
+        run = create(tmp_path, resolve_run(str(card), "tests.prototypes:Net", "smoke", 3, overrides), name)
         train(run, monitor=Monitor)
-        assert set(scored(run)["evaluator"]) == {"icl_paired"}
+        assert set(evaluation_rows(run)["evaluator"]) == {"icl_paired"}
         assert evaluators_of(run, []) == ["icl_paired"]
         results = evaluate_run(Context(tmp_path), run, baseline_names=["majority"])
         assert [cell.prompts.evaluation for cell in results] == ["none"] * 2 + ["icl_paired"] * 2

@@ -29,7 +29,7 @@ BAD_SIZES = (2, 5, 6)  # context sizes with a non-finite prediction in the last 
 
 
 class Zero(Predictor):
-    """Predicts zero, and `answer` at some context sizes in the last 42 episodes."""
+    """Predicts zero, except that it predicts `answer` at the context sizes `sizes` in the last 42 of 48 episodes."""
 
     def __init__(self, answer: float | None = None, sizes: tuple[int, ...] = BAD_SIZES) -> None:
         self.answer, self.sizes = answer, sizes

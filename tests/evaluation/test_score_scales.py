@@ -8,7 +8,7 @@ import pytest
 
 from iclbench import tables
 from iclbench.families.base import Evaluator
-from tests.evaluation.test_scores import Rows, accuracies, areas, prompts, row, scored, scored_in_test
+from tests.evaluation.test_scores import Rows, accuracies, areas, compute_scores, compute_scores_in_test, prompts, row
 from tests.texts import words
 
 NEXT = prompts("next", "point", baselines=["zero", "knn", "better"])
@@ -17,11 +17,11 @@ NEXT = prompts("next", "point", baselines=["zero", "knn", "better"])
 def references(folder: Path, values: Rows) -> set[str]:
     """Return the references that score 1 in the score rows that are computed from `values`."""
     baselines = [str(value["run"]) for value in values if value["kind"] == "baseline"]
-    score_rows = scored(folder, prompts("next", "point", baselines=baselines), values)
+    score_rows = compute_scores(folder, prompts("next", "point", baselines=baselines), values)
     return set() if score_rows is None else set(score_rows["score_one"])
 
 
-def failed(row: dict[str, object]) -> dict[str, object]:
+def as_failed(row: dict[str, object]) -> dict[str, object]:
     return row | {"value": None, "low": None, "high": None, "status": "failed", "reason": "out of luck"}
 
 
@@ -39,9 +39,9 @@ def test_the_reason_names_only_oracles_that_failed_or_are_worse_than_zero(tmp_pa
         knn=("baseline", 0.5),
         gpt2=("backbone", 0.3),
     )
-    (one,) = references(tmp_path, [zero, failed(lost), worse, knn, failed(gpt2)])
+    (one,) = references(tmp_path, [zero, as_failed(lost), worse, knn, as_failed(gpt2)])
     assert one.startswith("knn (") and {"lost", "worse", "zero"} <= words(one) and "gpt2" not in words(one)
-    (one,) = references(tmp_path / "alone", [zero, failed(lost), gpt2])
+    (one,) = references(tmp_path / "alone", [zero, as_failed(lost), gpt2])
     assert one.startswith("no error (") and "lost" in words(one) and "zero" not in words(one)
 
 
@@ -65,7 +65,7 @@ def test_scales_are_set_without_related_datasets_and_do_not_depend_on_row_order(
     kinds = {"zero": "baseline", "knn": "baseline", "gpt2": "backbone"}
     rows = [row(run, kinds[run], "targets", "squared_error", v, n_related=n) for (run, n), v in error_values.items()]
     for name, ordered_rows in (("more-first", rows), ("more-last", rows[::-1])):
-        score_rows = scored(tmp_path / name, prompts("targets", "point", baselines=["knn"]), ordered_rows)
+        score_rows = compute_scores(tmp_path / name, prompts("targets", "point", baselines=["knn"]), ordered_rows)
         assert score_rows is not None
         expected = {key: (0.9 - error) / 0.4 for key, error in error_values.items()}
         assert score_rows["value"].to_dict() == pytest.approx(expected)
@@ -93,7 +93,7 @@ def test_no_score_is_defined_if_the_oracle_and_all_baselines_equal_the_zero_pred
         bayes=("oracle", error),
         gpt2=("backbone", 1.2),
     )
-    score_rows = scored(tmp_path, prompts("next", "point", baselines=["knn"]), values)
+    score_rows = compute_scores(tmp_path, prompts("next", "point", baselines=["knn"]), values)
     assert score_rows is not None and len(score_rows) == 5
     assert set(score_rows["status"]) == {"skipped"} and score_rows[["value", "low", "high"]].isna().all(axis=None)
     (reason,) = set(score_rows["reason"])
@@ -110,7 +110,7 @@ def test_contestants_in_packed_results_can_set_the_scale(tmp_path: Path) -> None
     pack = [better, other | {"prompt_set": "others"}, packed_score, knn | {"value": 0.2}]
     tables.write("values", pack, tmp_path / "reference" / tables.packed_file_name("values", "task", "small"), {})
     tables.write("values", [other], tmp_path / "reference" / tables.packed_file_name("values", "another", "small"), {})
-    score_rows = scored(tmp_path, NEXT, [zero, knn])
+    score_rows = compute_scores(tmp_path, NEXT, [zero, knn])
     assert score_rows is not None and set(score_rows["reason"]) == {"squared_error: 1 is better"}
     assert score_rows.droplevel("n_related")["value"].to_dict() == pytest.approx(
         {"zero": 0, "knn": 0.4 / 0.5, "better": 1}
@@ -141,13 +141,13 @@ def likelihoods(oracle: float) -> tuple[Rows, Rows]:
     return values, errors
 
 
-def test_an_oracle_scores_one_only_if_its_likelihood_is_higher_than_for_a_constant(tmp_path: Path) -> None:
+def test_an_oracle_scores_one_only_if_its_likelihood_exceeds_that_of_a_constant_prediction(tmp_path: Path) -> None:
     constant = -0.5 * float(np.log(2 * np.pi * np.e))
     prompt_set = prompts("targets", "gaussian", baselines=["zero", "knn"])
-    score_rows = scored(tmp_path / "better", prompt_set, *likelihoods(constant + 1))
+    score_rows = compute_scores(tmp_path / "better", prompt_set, *likelihoods(constant + 1))
     assert score_rows is not None and set(score_rows["reason"]) == {"log_likelihood: 1 is bayes"}
     for name, difference in (("equal", 0.0), ("less", 1.0)):
-        score_rows = scored(tmp_path / name, prompt_set, *likelihoods(constant - difference))
+        score_rows = compute_scores(tmp_path / name, prompt_set, *likelihoods(constant - difference))
         assert score_rows is not None and set(score_rows["reason"]) == {"squared_error: 1 is knn"}
 
 
@@ -155,7 +155,10 @@ def test_an_oracle_scores_one_only_if_its_likelihood_is_higher_than_for_a_consta
 def test_likelihoods_have_no_scores_without_errors_per_episode(missing: str, tmp_path: Path) -> None:
     """Packed results can have fewer rows than a new evaluation."""
     values, errors = likelihoods(0.0)
-    assert scored(tmp_path, prompts("targets", "gaussian"), values, [e for e in errors if e["run"] != missing]) is None
+    assert (
+        compute_scores(tmp_path, prompts("targets", "gaussian"), values, [e for e in errors if e["run"] != missing])
+        is None
+    )
 
 
 def test_packed_rows_of_a_different_run_with_the_same_name_have_no_effect(tmp_path: Path) -> None:
@@ -164,18 +167,18 @@ def test_packed_rows_of_a_different_run_with_the_same_name_have_no_effect(tmp_pa
     tables.write("values", pack, tmp_path / "reference" / tables.packed_file_name("values", "task", "small"), {})
     for name, variant, runs in (("other", "new", {"zero", "knn"}), ("same", "old", {"zero", "knn", "gpt2"})):
         shutil.copytree(tmp_path / "reference", tmp_path / name / "reference")
-        local_row = failed(gpt2) | {"variant": variant, "metric": "squared_error", "n_context": 3}
-        score_rows = scored(tmp_path / name, NEXT, [zero, knn, local_row])
+        local_row = as_failed(gpt2) | {"variant": variant, "metric": "squared_error", "n_context": 3}
+        score_rows = compute_scores(tmp_path / name, NEXT, [zero, knn, local_row])
         assert score_rows is not None and set(score_rows.index.get_level_values("run")) == runs
 
 
 def test_a_failed_oracle_does_not_set_the_scale_of_squared_errors(tmp_path: Path) -> None:
     values = [
         row("zero", "baseline", "targets", "squared_error", 0.8, n_related=0),
-        failed(row("bayes", "oracle", "targets", "squared_error", 0.1)),
+        as_failed(row("bayes", "oracle", "targets", "squared_error", 0.1)),
         row("tnp", "backbone", "targets", "squared_error", 0.4, n_related=0),
     ]
-    score_rows = scored(tmp_path, prompts("targets", "gaussian"), values)
+    score_rows = compute_scores(tmp_path, prompts("targets", "gaussian"), values)
     assert score_rows is not None and set(score_rows["score_of"]) == {"squared_error"}
     (one,) = set(score_rows["score_one"])
     assert one.startswith("no error (") and "bayes" in words(one)
@@ -183,11 +186,11 @@ def test_a_failed_oracle_does_not_set_the_scale_of_squared_errors(tmp_path: Path
 
 def test_classification_has_scores_only_in_tests(tmp_path: Path) -> None:
     values = [row(name, "baseline", "targets", "squared_error", 0.8, n_related=0) for name in ("zero", "knn")]
-    assert scored(tmp_path, prompts("targets", "categorical"), values) is None
+    assert compute_scores(tmp_path, prompts("targets", "categorical"), values) is None
 
 
 def test_rows_of_strata_do_not_set_the_scale(tmp_path: Path) -> None:
     values = accuracies(pixel_1nn=("baseline", 0.9), gpt2=("backbone", 0.7))
     stratum = values[0] | {"run": "stratum", "value": 1.0, "axis": "stratum:easy"}
-    score_rows = scored_in_test(tmp_path, Evaluator(0.5), [*values, stratum])
+    score_rows = compute_scores_in_test(tmp_path, Evaluator(0.5), [*values, stratum])
     assert score_rows is not None and score_rows["value"].to_dict() == pytest.approx({"pixel-1nn": 1, "gpt2": 0.5})

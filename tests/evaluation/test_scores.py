@@ -76,8 +76,8 @@ def reference(score_rows: pd.DataFrame) -> tuple[str, set[str]]:
     return name, words(remark)
 
 
-def scored(folder: Path, prompt_set: Any, values: Rows, errors: Rows | None = None) -> pd.DataFrame | None:
-    """Return the scores computed from these tables, by run and number of related datasets."""
+def compute_scores(folder: Path, prompt_set: Any, values: Rows, errors: Rows | None = None) -> pd.DataFrame | None:
+    """Write these tables, and return the scores that are computed from them, by run and number of related datasets."""
     tables.write("values", values, folder / "tables" / "prompts" / "all.values.parquet", {})
     if errors:
         tables.write("errors", errors, folder / "tables" / "prompts" / "all.errors.parquet", {})
@@ -99,7 +99,7 @@ def test_the_zero_predictor_scores_0_the_oracle_scores_1_and_intervals_are_scale
         gpt2=("backbone", 0.2),
         diverged=("backbone", 3.0),
     )
-    score_rows = scored(tmp_path, prompts("next", "point"), values)
+    score_rows = compute_scores(tmp_path, prompts("next", "point"), values)
     assert score_rows is not None
     score = score_rows.droplevel("n_related")
     assert score["value"].to_dict() == pytest.approx(
@@ -111,11 +111,11 @@ def test_the_zero_predictor_scores_0_the_oracle_scores_1_and_intervals_are_scale
 
 
 def curve(run: str, *errors: float, n_episodes: int = EPISODES) -> Rows:
-    """Return rows of mean errors after 0, 1, 3, ... examples. The last row has fewer episodes."""
+    """Return rows of mean errors after 0, 1, 3 and 4 examples. The last row is a mean over `n_episodes` episodes."""
     sizes = [0, 1, 3, 4][: len(errors)]
     rows = [row(run, "baseline", "next", "squared_error", error) for error in errors]
     rows[-1]["n_episodes"] = n_episodes
-    return [of_size | {"n_context": size} for of_size, size in zip(rows, sizes, strict=True)]
+    return [columns | {"n_context": size} for columns, size in zip(rows, sizes, strict=True)]
 
 
 def test_without_an_oracle_the_pointwise_best_task_baseline_scores_1(tmp_path: Path) -> None:
@@ -128,14 +128,14 @@ def test_without_an_oracle_the_pointwise_best_task_baseline_scores_1(tmp_path: P
     for run, height in heights.items():
         values += [row(run, "baseline", "next", "auc", area_of[run]), *curve(run, *height, 0.0, n_episodes=9)]
     prompt_set = prompts("next", "point", baselines=["zero", "knn-3", "pixel-1nn"])
-    score_rows = scored(tmp_path / "both", prompt_set, values)
+    score_rows = compute_scores(tmp_path / "both", prompt_set, values)
     best = float(np.trapezoid(np.minimum(heights["knn-3"], heights["pixel-1nn"]), sizes) / 3)
     assert best < min(area_of["knn-3"], area_of["pixel-1nn"])
     assert score_rows is not None and set(score_rows["score_one"]) == {"the best baseline at each context size"}
     score = score_rows.droplevel("n_related")["value"]
     assert score["gpt2"] == pytest.approx(0.6 / (1 - best)) and score["plug-in"] == pytest.approx(1 / (1 - best))
     without = [value for value in values if value["run"] != "knn-3"]
-    score_rows = scored(tmp_path / "one", prompt_set, without)
+    score_rows = compute_scores(tmp_path / "one", prompt_set, without)
     name = "the best baseline at each context size (1 of 2 baselines are missing)"
     assert score_rows is not None and set(score_rows["score_one"]) == {name}
     assert score_rows.droplevel("n_related")["value"]["pixel-1nn"] == pytest.approx(1)
@@ -143,12 +143,12 @@ def test_without_an_oracle_the_pointwise_best_task_baseline_scores_1(tmp_path: P
 
 def test_a_baseline_scores_1_only_if_it_is_significantly_better_than_zero(tmp_path: Path) -> None:
     better = areas(zero=("baseline", 0.9), knn_3=("baseline", 0.5), mean=("baseline", 0.8), gpt2=("backbone", 0.4))
-    score_rows = scored(tmp_path / "better", prompts("next", "point"), [*better, *curve("knn-3", 0.6, 0.4)])
+    score_rows = compute_scores(tmp_path / "better", prompts("next", "point"), [*better, *curve("knn-3", 0.6, 0.4)])
     assert score_rows is not None
     assert set(score_rows["reason"]) == {"squared_error: 1 is the best baseline at each context size"}
     assert score_rows.droplevel("n_related")["value"]["gpt2"] == pytest.approx(0.5 / 0.4)
     doubtful = areas(zero=("baseline", 0.9), knn_3=("baseline", 0.88), gpt2=("backbone", 0.45))
-    score_rows = scored(tmp_path / "doubtful", prompts("next", "point"), doubtful)
+    score_rows = compute_scores(tmp_path / "doubtful", prompts("next", "point"), doubtful)
     assert score_rows is not None and set(score_rows["score_one"]) == {"no error"}
     assert score_rows.droplevel("n_related")["value"]["gpt2"] == pytest.approx(0.5)
 
@@ -160,10 +160,12 @@ def test_the_better_of_zero_and_mean_image_scores_0_and_neither_scores_1(
     values = areas(
         zero=("baseline", 0.9), mean_image=("baseline", mean_image), knn_3=("baseline", 1.5), gpt2=("backbone", 0.6)
     )
-    score_rows = scored(tmp_path, prompts("next", "point"), values)
+    score_rows = compute_scores(tmp_path, prompts("next", "point"), values)
     assert score_rows is not None and set(score_rows["score_one"]) == {"no error"}
     assert score_rows.droplevel("n_related")["value"]["gpt2"] == pytest.approx((zero_error - 0.6) / zero_error)
-    score_rows = scored(tmp_path, prompts("next", "point"), [*values[:2], *areas(knn_3=("baseline", 0.5)), *values[3:]])
+    score_rows = compute_scores(
+        tmp_path, prompts("next", "point"), [*values[:2], *areas(knn_3=("baseline", 0.5)), *values[3:]]
+    )
     assert score_rows is not None and set(score_rows["score_one"]) == {"knn-3"}
     assert score_rows.droplevel("n_related")["value"]["gpt2"] == pytest.approx((zero_error - 0.6) / (zero_error - 0.5))
 
@@ -171,7 +173,7 @@ def test_the_better_of_zero_and_mean_image_scores_0_and_neither_scores_1(
 def test_a_baseline_with_a_single_episode_is_not_significantly_better_than_zero(tmp_path: Path) -> None:
     values = areas(zero=("baseline", 0.9), knn_3=("baseline", 0.5), gpt2=("backbone", 0.45))
     without_intervals = [value | {"low": None, "high": None, "n_episodes": 1} for value in values]
-    score_rows = scored(tmp_path, prompts("next", "point"), without_intervals)
+    score_rows = compute_scores(tmp_path, prompts("next", "point"), without_intervals)
     assert score_rows is not None and set(score_rows["score_one"]) == {"no error"}
     assert score_rows["low"].isna().all() and score_rows["high"].isna().all()
     assert score_rows.droplevel("n_related")["value"]["gpt2"] == pytest.approx(0.5)
@@ -179,24 +181,26 @@ def test_a_baseline_with_a_single_episode_is_not_significantly_better_than_zero(
 
 def test_old_scores_are_removed_if_contestants_cannot_be_compared(tmp_path: Path) -> None:
     prompt_set = prompts("next", "point")
-    assert scored(tmp_path, prompt_set, areas(zero=("baseline", 0.9), knn_3=("baseline", 0.5))) is not None
-    assert scored(tmp_path, prompt_set, areas(gpt2=("backbone", 0.2))) is None
+    assert compute_scores(tmp_path, prompt_set, areas(zero=("baseline", 0.9), knn_3=("baseline", 0.5))) is not None
+    assert compute_scores(tmp_path, prompt_set, areas(gpt2=("backbone", 0.2))) is None
 
 
 def test_failed_oracles_and_oracles_worse_than_zero_are_named_but_do_not_score_1(tmp_path: Path) -> None:
     prompt_set = prompts("next", "point")
     worse = areas(zero=("baseline", 0.9), ridge=("oracle", 1.2), knn_3=("baseline", 0.5), gpt2=("backbone", 0.3))
-    score_rows = scored(tmp_path / "best", prompt_set, worse)
+    score_rows = compute_scores(tmp_path / "best", prompt_set, worse)
     assert score_rows is not None
     one, remark = reference(score_rows)
     assert one == "knn-3" and {"ridge", "zero"} <= remark
     score = score_rows.droplevel("n_related")["value"].to_dict()
     assert score == pytest.approx({"zero": 0, "ridge": -0.3 / 0.4, "knn-3": 1, "gpt2": 0.6 / 0.4})
-    without_knn = scored(tmp_path / "without", prompt_set, [value for value in worse if value["run"] != "knn-3"])
+    without_knn = compute_scores(
+        tmp_path / "without", prompt_set, [value for value in worse if value["run"] != "knn-3"]
+    )
     assert without_knn is not None and reference(without_knn) == ("no error", remark)
     failed = areas(zero=("baseline", 0.9), ridge=("oracle", 0.1), knn_3=("baseline", 0.5))
     failed[1] |= {"value": None, "low": None, "high": None, "status": "failed", "reason": "squared_error is nan"}
-    score_rows = scored(tmp_path / "failed", prompt_set, failed)
+    score_rows = compute_scores(tmp_path / "failed", prompt_set, failed)
     assert score_rows is not None and set(score_rows.index.get_level_values("run")) == {"zero", "knn-3"}
     one, remark = reference(score_rows)
     assert one == "knn-3" and {"ridge", "failed"} <= remark and "zero" not in remark
@@ -204,7 +208,7 @@ def test_failed_oracles_and_oracles_worse_than_zero_are_named_but_do_not_score_1
 
 def test_an_oracle_better_than_zero_scores_1_and_one_worse_than_zero_is_named(tmp_path: Path) -> None:
     values = areas(zero=("baseline", 0.9), claimed=("oracle", 1.2), bayes=("oracle", 0.1), gpt2=("backbone", 0.5))
-    score_rows = scored(tmp_path, prompts("next", "point"), values)
+    score_rows = compute_scores(tmp_path, prompts("next", "point"), values)
     assert score_rows is not None
     one, remark = reference(score_rows)
     assert one == "bayes" and {"claimed", "zero"} <= remark
@@ -212,7 +216,8 @@ def test_an_oracle_better_than_zero_scores_1_and_one_worse_than_zero_is_named(tm
 
 @pytest.fixture
 def likelihoods() -> tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]]:
-    """Rows for two oracles. The one that must infer the kernel predicts only the first half of the episodes."""
+    """Rows of `values` and `errors` for two oracles, a model and two baselines, and the scores in these rows by run and
+    number of related datasets. The oracle that infers the kernel predicts only the first half of the episodes."""
     rng = np.random.default_rng(3)
     difficulty = rng.normal(size=EPISODES)
     n_episodes = {"given-kernel": EPISODES, "inferring": EPISODES // 2}
@@ -250,7 +255,7 @@ def test_likelihoods_are_scored_on_the_episodes_of_the_oracle_that_infers_the_ke
     likelihoods: tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]], tmp_path: Path
 ) -> None:
     values, errors, scores = likelihoods
-    score_rows = scored(tmp_path, prompts("targets", "gaussian", normaliser=2.0), values, errors)
+    score_rows = compute_scores(tmp_path, prompts("targets", "gaussian", normaliser=2.0), values, errors)
     assert score_rows is not None and set(score_rows["reason"]) == {"log_likelihood: 1 is inferring"}
     half = {key: run_scores[: EPISODES // 2] for key, run_scores in scores.items()}
 
@@ -281,7 +286,7 @@ def test_without_an_oracle_targets_are_scored_by_squared_error(tmp_path: Path) -
         row("tnp", "backbone", "targets", "log_likelihood", -0.7, n_related=0),
         row("tnp", "backbone", "targets", "squared_error", 0.1, n_related=0, axis="stratum:easy"),
     ]
-    score_rows = scored(tmp_path, prompts("targets", "gaussian"), values)
+    score_rows = compute_scores(tmp_path, prompts("targets", "gaussian"), values)
     assert score_rows is not None and len(score_rows) == 4
     assert score_rows["value"][("tnp", 0)] == pytest.approx(0.75)
     assert score_rows["value"][("tnp", 2)] == pytest.approx(1.5)
@@ -304,7 +309,7 @@ def test_in_tests_guessing_scores_0_and_the_best_possible_answer_scores_1(tmp_pa
             )
         ]
         prompt_set = prompts("targets", "categorical", name, ["pixel-1nn"], evaluators=lambda: tests)
-        score_rows[name] = scored(tmp_path / name, prompt_set, values)
+        score_rows[name] = compute_scores(tmp_path / name, prompt_set, values)
     icl, iwl = score_rows["icl"], score_rows["iwl"]
     assert icl is not None and iwl is not None and score_rows["flip"] is None
     assert icl["value"].to_dict() == pytest.approx({("chance", 0): 0, ("pixel-1nn", 0): 1, ("gpt2", 0): 0.5})
@@ -319,14 +324,14 @@ def accuracies(**values: tuple[str, float]) -> Rows:
     ]
 
 
-def scored_in_test(folder: Path, test: Evaluator, values: Rows) -> pd.DataFrame | None:
+def compute_scores_in_test(folder: Path, test: Evaluator, values: Rows) -> pd.DataFrame | None:
     baselines = ["chance", "pixel-1nn", "b-worse", "b-first", "b-same"]
     prompt_set = prompts("targets", "categorical", "icl", baselines, evaluators=lambda: {"icl": test})
-    score_rows = scored(folder, prompt_set, values)
+    score_rows = compute_scores(folder, prompt_set, values)
     return None if score_rows is None else score_rows.droplevel("n_related")
 
 
-def test_in_tests_the_best_baseline_scores_1_and_not_guessing_or_a_model(tmp_path: Path) -> None:
+def test_in_tests_the_best_baseline_scores_1_rather_than_guessing_or_a_model(tmp_path: Path) -> None:
     values = accuracies(
         chance=("baseline", 0.99),
         plug_in=("baseline", 0.97),
@@ -335,7 +340,7 @@ def test_in_tests_the_best_baseline_scores_1_and_not_guessing_or_a_model(tmp_pat
         b_same=("baseline", 0.9),
         gpt2=("backbone", 0.95),
     )
-    score_rows = scored_in_test(tmp_path, Evaluator(0.5), values)
+    score_rows = compute_scores_in_test(tmp_path, Evaluator(0.5), values)
     assert score_rows is not None and set(score_rows["reason"]) == {"accuracy_within_choices: 1 is b-first"}
     assert score_rows["value"]["b-worse"] == pytest.approx(0.5)
     assert score_rows["value"]["gpt2"] == pytest.approx(0.45 / 0.4)
@@ -345,7 +350,7 @@ def test_in_tests_the_best_baseline_scores_1_and_not_guessing_or_a_model(tmp_pat
 def test_a_baseline_that_is_not_significantly_better_than_guessing_does_not_score_1(tmp_path: Path, ends: dict) -> None:
     values = accuracies(pixel_1nn=("baseline", 0.6), gpt2=("backbone", 0.75))
     values[0] |= ends
-    score_rows = scored_in_test(tmp_path, Evaluator(0.5), values)
+    score_rows = compute_scores_in_test(tmp_path, Evaluator(0.5), values)
     assert score_rows is not None and set(score_rows["reason"]) == {"accuracy_within_choices: 1 is always right"}
     assert score_rows["value"]["gpt2"] == pytest.approx(0.5)
 
@@ -354,11 +359,11 @@ def test_only_tests_of_in_context_learning_require_a_baseline_to_score_1(
     tmp_path: Path,
 ) -> None:
     values = accuracies(chance=("baseline", 0.5), gpt2=("backbone", 0.75))
-    assert scored_in_test(tmp_path / "context", Evaluator(0.5), values) is None
-    score_rows = scored_in_test(tmp_path / "weights", Evaluator(0.5, answer_source="weights"), values[1:])
+    assert compute_scores_in_test(tmp_path / "context", Evaluator(0.5), values) is None
+    score_rows = compute_scores_in_test(tmp_path / "weights", Evaluator(0.5, answer_source="weights"), values[1:])
     assert score_rows is not None and score_rows["value"]["gpt2"] == pytest.approx(0.5)
     other_metric = [row("gpt2", "backbone", "icl", "accuracy", 0.7, n_related=0)]
-    assert scored_in_test(tmp_path / "other", Evaluator(0.5, answer_source="weights"), other_metric) is None
+    assert compute_scores_in_test(tmp_path / "other", Evaluator(0.5, answer_source="weights"), other_metric) is None
 
 
 def test_point_predictions_are_scored_as_gaussians_with_constant_variance(
@@ -369,7 +374,7 @@ def test_point_predictions_are_scored_as_gaussians_with_constant_variance(
     """
     values, errors, scores = likelihoods
     one_oracle = [[one for one in rows if one["run"] != "inferring"] for rows in (values, errors)]
-    score_rows = scored(tmp_path, prompts("targets", "gaussian", normaliser=2.0, y_dim=2), *one_oracle)
+    score_rows = compute_scores(tmp_path, prompts("targets", "gaussian", normaliser=2.0, y_dim=2), *one_oracle)
     assert score_rows is not None and set(score_rows["reason"]) == {"log_likelihood: 1 is given-kernel"}
     assert set(score_rows["n_episodes"]) == {EPISODES}, "the oracle predicts all episodes"
 
@@ -397,7 +402,9 @@ def test_contestants_that_lack_some_common_episodes_have_no_score(
         row("a-few", "backbone", "targets", "log_likelihood", 9.0, n_related=0),
         row("b-few", "baseline", "targets", "squared_error", 0.0, n_related=0),
     ]
-    score_rows = scored(tmp_path, prompts("targets", "gaussian"), [*few_values, *values], [*few_errors, *errors])
+    score_rows = compute_scores(
+        tmp_path, prompts("targets", "gaussian"), [*few_values, *values], [*few_errors, *errors]
+    )
     assert score_rows is not None
     assert set(score_rows.index.get_level_values("run")) == {"given-kernel", "inferring", "icicl", "zero", "knn"}
 
@@ -407,4 +414,4 @@ def test_likelihoods_without_the_zero_predictor_have_no_score(
 ) -> None:
     values, errors, _ = likelihoods
     without_zero = [[one for one in rows if one["run"] != "zero"] for rows in (values, errors)]
-    assert scored(tmp_path, prompts("targets", "gaussian"), *without_zero) is None
+    assert compute_scores(tmp_path, prompts("targets", "gaussian"), *without_zero) is None

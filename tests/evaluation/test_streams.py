@@ -116,8 +116,8 @@ def test_only_leaderboards_of_token_streams_list_accuracies(values: pd.DataFrame
     columns, rows = board(values)
     assert {"accuracy", "score"} <= set(columns)
     assert all(len(row) == len(columns) for row in rows)
-    of_events = values.assign(metric=values["metric"].replace("cross_entropy", "nll"))
-    assert "accuracy" not in board(of_events)[0]
+    event_values = values.assign(metric=values["metric"].replace("cross_entropy", "nll"))
+    assert "accuracy" not in board(event_values)[0]
 
 
 def test_a_run_on_tokens_is_refused_on_vectors(run: Run) -> None:

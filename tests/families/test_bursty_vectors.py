@@ -85,16 +85,16 @@ def test_classes_have_zipf_weights() -> None:
 @pytest.mark.parametrize("name", ["icl", "flip"])
 def test_tests_with_two_classes_have_four_items_of_each_and_their_labels_as_choices(name: str) -> None:
     episodes = draw_test(name)
-    given, admitted = all_labels(episodes), episodes.choices.numpy()
-    assert (admitted.sum(1) == 2).all()
-    for row, choice in zip(given, admitted, strict=True):
-        (first, second) = np.flatnonzero(choice)
-        assert sorted(np.bincount(row[:-1], minlength=16)[[first, second]]) == [4, 4] and choice[row[-1]]
-    assert (given[:, -1] == given[:, 0]).mean() == pytest.approx(0.5, abs=0.04)
+    labels, is_choice = all_labels(episodes), episodes.choices.numpy()
+    assert (is_choice.sum(1) == 2).all()
+    for row, is_allowed in zip(labels, is_choice, strict=True):
+        (first, second) = np.flatnonzero(is_allowed)
+        assert sorted(np.bincount(row[:-1], minlength=16)[[first, second]]) == [4, 4] and is_allowed[row[-1]]
+    assert (labels[:, -1] == labels[:, 0]).mean() == pytest.approx(0.5, abs=0.04)
     # The label of the nearest item in context is almost always right.
     x = all_items(episodes)
     nearest = ((x[:, :-1] - x[:, -1:]) ** 2).sum(2).argmin(1)
-    assert (given[np.arange(len(given)), nearest] == given[:, -1]).mean() > 0.99
+    assert (labels[np.arange(len(labels)), nearest] == labels[:, -1]).mean() > 0.99
 
 
 def test_the_test_icl_has_new_classes_in_every_sequence() -> None:
@@ -102,15 +102,15 @@ def test_the_test_icl_has_new_classes_in_every_sequence() -> None:
     assert (episodes.truth["class"] == -1).all()
     x = all_items(episodes)[:, 0]
     assert len(np.unique(x.round(6), axis=0)) == 4000 and x.var(0) == pytest.approx(np.full(8, 1 / 8), rel=0.1)
-    pairs = np.bincount(all_labels(episodes)[:, -1], minlength=16) / 4000
-    assert pairs == pytest.approx(np.full(16, 1 / 16), abs=0.015)
+    shares = np.bincount(all_labels(episodes)[:, -1], minlength=16) / 4000
+    assert shares == pytest.approx(np.full(16, 1 / 16), abs=0.015)
 
 
 def test_paired_sequences_have_the_same_items_and_exchanged_labels() -> None:
     episodes = draw_test("icl_paired", 200)
-    x, given = all_items(episodes), all_labels(episodes)
-    assert (x[::2] == x[1::2]).all() and (given[::2] != given[1::2]).all()
-    assert (given[::2, -1:] == given[::2, :-1]).tolist() == (given[1::2, -1:] == given[1::2, :-1]).tolist()
+    x, labels = all_items(episodes), all_labels(episodes)
+    assert (x[::2] == x[1::2]).all() and (labels[::2] != labels[1::2]).all()
+    assert (labels[::2, -1:] == labels[::2, :-1]).tolist() == (labels[1::2, -1:] == labels[1::2, :-1]).tolist()
     with refused("bad-value", "icl_paired", 201):
         draw_test("icl_paired", 201)
 
@@ -118,21 +118,21 @@ def test_paired_sequences_have_the_same_items_and_exchanged_labels() -> None:
 def test_flip_exchanges_the_labels_of_the_two_classes() -> None:
     """Since 50 classes share 16 labels, two labels have four classes and the others have three."""
     episodes = draw_test("flip", 20_000, classes=50)
-    classes, given = episodes.truth["class"].numpy(), all_labels(episodes)
-    trained = classes % 16
-    assert (given != trained).all()
-    for row, labelled, trained_labels in zip(classes[:500], given[:500], trained[:500], strict=True):
-        other = {label for label, number in zip(trained_labels, row, strict=True) if number != row[-1]}
-        assert other == {labelled[-1]}
+    classes, labels = episodes.truth["class"].numpy(), all_labels(episodes)
+    trained_labels = classes % 16
+    assert (labels != trained_labels).all()
+    for numbers, row, trained_row in zip(classes[:500], labels[:500], trained_labels[:500], strict=True):
+        other = {label for label, number in zip(trained_row, numbers, strict=True) if number != numbers[-1]}
+        assert other == {row[-1]}
     shares = np.bincount(classes[:, -1], minlength=50) / len(classes)
     assert shares.min() > 0.01 and shares.max() < 0.03
 
 
 def test_iwl_contexts_do_not_contain_the_class_of_the_query() -> None:
     episodes = draw_test("iwl", 4000)
-    classes, given = episodes.truth["class"].numpy(), all_labels(episodes)
+    classes, labels = episodes.truth["class"].numpy(), all_labels(episodes)
     assert not (classes[:, :-1] == classes[:, -1:]).any()
-    assert (given == classes % 16).all() and episodes.choices.all()
+    assert (labels == classes % 16).all() and episodes.choices.all()
     assert np.bincount(classes[:, -1], minlength=64) / 4000 == pytest.approx(np.full(64, 1 / 64), abs=0.01)
 
 

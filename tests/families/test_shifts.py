@@ -136,7 +136,7 @@ def test_scales_multiply_inputs_outputs_or_the_query(scale):
     torch.testing.assert_close(wide.targets.y, scale * plain.context.y)
 
 
-def test_the_wide_query_is_three_times_wider_by_default():
+def test_the_wide_query_is_three_times_as_wide_by_default():
     assert torch.equal(draw("wide-query").targets.x, draw("wide-query-3").targets.x)
 
 
@@ -165,7 +165,7 @@ def test_noise_to_signal_depends_on_the_noise_and_the_weight_scale(family, shift
 
 
 def test_the_noise_to_signal_ratio_is_the_best_ridge_penalty():
-    """The ratio is the Bayes-optimal penalty, also under the shift of the weight scale."""
+    """The ratio is the Bayes-optimal penalty with and without a shift of the weight scale."""
     for shift in ("none", "weight-scale-2"):
         episodes = draw(shift, NOISY, episodes=4000, points=9)
         x, y = episodes.context.x.double(), episodes.context.y.double()

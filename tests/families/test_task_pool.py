@@ -32,7 +32,7 @@ def is_in_pool(family, weights):
     return (weights[:, None] == family.pool).all(2).any(1)
 
 
-def test_episodes_take_truths_of_the_pool_with_replacement() -> None:
+def test_episodes_draw_truths_from_the_pool_with_replacement() -> None:
     family = pooled()
     weights = draw(family, episodes=400).truth["weights"]
     counts = (weights[:, None] == family.pool).all(2).sum(0)

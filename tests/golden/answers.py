@@ -1,4 +1,4 @@
-"""Small, seeded questions to all registered classes with a code version, and their answers."""
+"""Seeded questions to all built-in families, estimators and backbones, and their golden answers."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ _SIZES_OF = {
 }
 # The heads of backbones that do not use the head of the task.
 _HEADS = {"tnp-nd": "gaussian", "cmanp-and": "gaussian"}
-# Parameters of the task for estimators that the default parameters exclude.
+# Parameters of the task for estimators that do not apply to a task with default parameters.
 _PARAMETERS_FOR = {"pool-oracle": {"pool": 8}}
 EPISODES = 4
-# The number of stored values: enough to distinguish two answers, and few enough to read.
+# The number of values sampled from a tensor: enough to distinguish two answers, and few enough to read.
 VALUES = 6
 
+# The code versions of all built-in classes, by kind.
 KINDS = {
     "families": {
         name: [codes.of_family(name), codes.of_prompts(name), codes.of_normaliser(name)]
@@ -58,7 +59,7 @@ KINDS = {
 }
 
 
-def stored(kind: str) -> dict[str, Any]:
+def read_stored(kind: str) -> dict[str, Any]:
     """Read the golden answers of a kind of class, each with its code version."""
     path = _path(kind)
     return json.loads(path.read_text()) if path.is_file() else {}
@@ -66,18 +67,18 @@ def stored(kind: str) -> dict[str, Any]:
 
 def write_missing(kind: str) -> list[str]:
     """Store the answers that are missing for the current code versions, and return their names."""
-    before, after = stored(kind), {}
+    before, after = read_stored(kind), {}
     for name, number in KINDS[kind].items():
         old_entry = before.get(name, {"number": None, "answers": {}})
         is_current = old_entry["number"] == number
         if is_current and (kind == "backbones" or old_entry["answers"].keys() == _questions(kind, name)):
             after[name] = old_entry
             continue
-        today = answers(kind, name)
+        current_answers = answers(kind, name)
         old = old_entry["answers"] if is_current else {}
         after[name] = {
             "number": number,
-            "answers": {question: old.get(question, today[question]) for question in today},
+            "answers": {question: old.get(question, current_answers[question]) for question in current_answers},
         }
     lines = [f"{json.dumps(name)}: {json.dumps(after[name])}" for name in sorted(after)]
     _path(kind).write_text("{\n" + ",\n".join(lines) + "\n}\n")
@@ -128,15 +129,15 @@ def _write_sequences(folder: Path) -> None:
 
 
 def family(name: str, data_dir: Path) -> Answers:
-    """Sample episodes of the first task card of the family, for every shift and test of the card, and training episodes
+    """Sample episodes of a task of the family (`_task_of`), for every shift and test on its card, and training episodes
     if their distribution differs."""
     prompts = _prompts(_task_of(name), data_dir)
     prompt_sets = {shift: replace(prompts, shift=shift) for shift in ("none", *prompts.task.shifts)}
     prompt_sets |= {test: replace(prompts, evaluator=test) for test in prompts.task.evaluators}
-    answers_by_name = {name: _of_episodes(prompt_set.episodes) for name, prompt_set in prompt_sets.items()}
+    answers_by_name = {name: _episode_values(prompt_set.episodes) for name, prompt_set in prompt_sets.items()}
     if "sample_prompts" in vars(type(prompts.family)):
-        drawn = prompts.task.build(data_dir).sample(Request(EPISODES, prompts.task.points, generator(0, "golden")))
-        answers_by_name["training"] = _of_episodes(drawn)
+        episodes = prompts.task.build(data_dir).sample(Request(EPISODES, prompts.task.points, generator(0, "golden")))
+        answers_by_name["training"] = _episode_values(episodes)
     return answers_by_name
 
 
@@ -144,7 +145,7 @@ def estimator(name: str, data_dir: Path) -> Answers:
     """Compute answers for every baseline card of the estimator, on prompts of a task that names the card."""
     answers_by_card = {}
     for card in _cards_of(name):
-        tasks = [task for task in _tasks() if card in _named(task)] or ["linear"]
+        tasks = [task for task in _tasks() if card in _listed_baselines(task)] or ["linear"]
         # If only a task with a data set uses the card, take the same family with procedural images.
         task = "image-completion" if tasks == ["image-completion-emnist"] else tasks[0]
         prompts = _prompts(task, data_dir, **_PARAMETERS_FOR.get(name, {}))
@@ -152,7 +153,7 @@ def estimator(name: str, data_dir: Path) -> Answers:
         episodes = prompts.episodes
         informed = contestant.predictor.informed(episodes.truth)
         answer = informed.predict_targets(episodes.context, episodes.queries.x)
-        answers_by_card[card] = _of_prediction(answer)
+        answers_by_card[card] = _prediction_values(answer)
     return answers_by_card
 
 
@@ -162,9 +163,9 @@ def _cards_of(estimator: str) -> list[str]:
 
 
 def backbone(name: str, data_dir: Path) -> Answers:
-    """Compute answers before and after a training step, with all weights perturbed so that every part of the model
-    matters, and answers to class labels with initial weights. A backbone that reads only events answers only
-    questions about events.
+    """Compute the loss before and predictions after a training step, with all weights perturbed so that every part of
+    the model matters, and predictions of class labels with initial weights. A backbone that reads only events predicts
+    only events.
     """
     cls = BACKBONES.get(name)
     fields = cls.Settings.model_fields
@@ -174,7 +175,10 @@ def backbone(name: str, data_dir: Path) -> Answers:
     config = resolve_tables(task, name, "smoke", tables={"task": head, "backbone": sizes, "train": {"batch": 8}})
     built_family = config.task.build(data_dir)
     model = config.build(built_family).train()
-    weights = [len(list(model.parameters())), *_thinned(torch.cat([w.flatten() for w in model.parameters()]), VALUES)]
+    weights = [
+        len(list(model.parameters())),
+        *_summary_values(torch.cat([w.flatten() for w in model.parameters()]), VALUES),
+    ]
     weight_generator = generator(0, "golden-weights")
     with torch.no_grad():
         for parameter in model.parameters():
@@ -188,28 +192,28 @@ def backbone(name: str, data_dir: Path) -> Answers:
         golden_answers = {
             "initial weights": weights,
             "loss": [float(f"{loss.item():.7g}")],
-            "next": _of_prediction(model.eval().predict_next(points)),
+            "next": _prediction_values(model.eval().predict_next(points)),
         }
     return (
         golden_answers
         if cls.reads_only_events()
-        else {**golden_answers, "labels": _of_labels(cls, config.backbone.settings)}
+        else {**golden_answers, "labels": _label_values(cls, config.backbone.settings)}
     )
 
 
-def _of_labels(cls: type[Backbone], settings: Mapping[str, Any]) -> list[float]:
-    classes = TaskShape(x_dim=4, points=12, classes=5, head="categorical", question="targets")
+def _label_values(cls: type[Backbone], settings: Mapping[str, Any]) -> list[float]:
+    shape = TaskShape(x_dim=4, points=12, classes=5, head="categorical", question="targets")
     with global_stream(0, "weights"):
-        model = cls(cls.Settings(**settings), classes).eval()
+        model = cls(cls.Settings(**settings), shape).eval()
     episodes = example_episodes(points=7, classes=5)
     with torch.inference_mode():
-        return _of_prediction(model.predict_targets(episodes.context, episodes.queries.x))
+        return _prediction_values(model.predict_targets(episodes.context, episodes.queries.x))
 
 
 def _tasks() -> list[str]:
-    """The tasks in the order of their families in the registry, first those with the question `next`. A family that is
-    added at the end of the registry does not change the golden answers of estimators. Tables with class labels are
-    last, because the classifiers of images need the question `targets`."""
+    """Return the tasks in the order of their families in the registry, first those with the question `next`. A family
+    that is added at the end of the registry does not change the golden answers of estimators. Tables with class labels
+    are last, because the classifiers of images need the question `targets`."""
     families = list(FAMILIES.builtin_entries)
     cards = {name: load_task(name)[1] for name in card_names("tasks")}
 
@@ -222,13 +226,14 @@ def _tasks() -> list[str]:
 
 def _task_of(family: str) -> str:
     """Return the task named like the family, or the first task of the family."""
-    of_family = [task for task in card_names("tasks") if canonical(load_task(task)[1].family) == family]
-    if not of_family:
+    family_tasks = [task for task in card_names("tasks") if canonical(load_task(task)[1].family) == family]
+    if not family_tasks:
         raise SystemExit(f"no card names the family '{family}': write tasks/{family}.toml, like tasks/gp-mixture.toml")
-    return family if family in of_family else of_family[0]
+    return family if family in family_tasks else family_tasks[0]
 
 
-def _named(task: str) -> list[str]:
+def _listed_baselines(task: str) -> list[str]:
+    """Return the oracles and baselines on a card, or none if the task needs data files or has no preset `smoke`."""
     card = load_task(task)[1]
     user_data = ("omniglot", "emnist", "mnist", "celeba32", "mooc", "reddit")
     needs_data = task in ("events", "era5") or task.partition("-")[2] in user_data
@@ -240,17 +245,17 @@ def _prompts(task: str, data_dir: Path, **parameters: Any) -> PromptSet:
     return PromptSet(frozen, "smoke", data_dir=data_dir)
 
 
-def _of_episodes(episodes: Episodes) -> list[float]:
+def _episode_values(episodes: Episodes) -> list[float]:
     parts = [episodes.context.x, episodes.context.y, episodes.queries.x, episodes.queries.y]
-    return [value for part in parts if part.numel() for value in _thinned(part, VALUES // 2)]
+    return [value for part in parts if part.numel() for value in _summary_values(part, VALUES // 2)]
 
 
-def _of_prediction(answer: Prediction) -> list[float]:
-    return [value for tensor in answer.marginals.tensors().values() for value in _thinned(tensor, VALUES)]
+def _prediction_values(answer: Prediction) -> list[float]:
+    return [value for tensor in answer.marginals.tensors().values() for value in _summary_values(tensor, VALUES)]
 
 
-def _thinned(values: Tensor, count: int) -> list[float]:
-    """Return the mean absolute value, and a few evenly spaced values."""
+def _summary_values(values: Tensor, count: int) -> list[float]:
+    """Return the mean absolute value, and `count` evenly spaced values."""
     flat = values.detach().double().flatten().clamp(-1e6, 1e6)
     spaced = flat[torch.linspace(0, len(flat) - 1, count).round().long()]
     return [float(f"{value:.7g}") for value in [flat.abs().mean().item(), *spaced.tolist()]]

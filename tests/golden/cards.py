@@ -15,16 +15,18 @@ ROOT = Path(__file__).parents[2]
 
 def write_missing() -> list[str]:
     """Write a card for every function family and every estimator without a card, and return the paths."""
-    of_tasks = {canonical(load_task(name)[1].family) for name in card_names("tasks")}
-    of_baselines = {canonical(load_baseline(name)[1].estimator) for name in card_names("baselines")}
+    families_with_cards = {canonical(load_task(name)[1].family) for name in card_names("tasks")}
+    estimators_with_cards = {canonical(load_baseline(name)[1].estimator) for name in card_names("baselines")}
     families = [
         name
         for name in FAMILIES.builtin_entries
-        if name not in of_tasks and issubclass(FAMILIES.get(name), FunctionFamily)
+        if name not in families_with_cards and issubclass(FAMILIES.get(name), FunctionFamily)
     ]
     cards = {f"tasks/{name}.toml": task(name) for name in families}
     cards |= {
-        f"baselines/{name}.toml": baseline(name) for name in ESTIMATORS.builtin_entries if name not in of_baselines
+        f"baselines/{name}.toml": baseline(name)
+        for name in ESTIMATORS.builtin_entries
+        if name not in estimators_with_cards
     }
     for path, text in cards.items():
         (ROOT / path).write_text(text)

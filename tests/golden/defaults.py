@@ -14,14 +14,14 @@ from iclbench.config.resolution import BackboneConfig, RunConfig, TaskConfig
 from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
 
 PATH = Path(__file__).parent / "defaults.json"
-Known = dict[str, dict[str, Any]]
+Entries = dict[str, dict[str, Any]]
 
 
-def defaults() -> Known:
+def defaults() -> Entries:
     """For each settings class, return the code versions of the classes with these settings and the defaults of its
     keys.
     """
-    entries: Known = {}
+    entries: Entries = {}
     for name in FAMILIES.builtin_entries:
         _add(entries, FAMILIES.get(name).Parameters, f"family {name}", [codes.of_family(name), codes.of_prompts(name)])
     for name in BACKBONES.architectures():
@@ -34,7 +34,7 @@ def defaults() -> Known:
     return entries
 
 
-def _add(entries: Known, model: type[BaseModel], owner: str, code: Any) -> None:
+def _add(entries: Entries, model: type[BaseModel], owner: str, code: Any) -> None:
     entry = entries.setdefault(f"{model.__module__}:{model.__qualname__}", {"codes": {}, "defaults": {}})
     entry["codes"][owner] = code
     for key, field in model.model_fields.items():
@@ -43,19 +43,19 @@ def _add(entries: Known, model: type[BaseModel], owner: str, code: Any) -> None:
             entry["defaults"][key] = default.model_dump() if isinstance(default, BaseModel) else default
 
 
-def have_equal_code(stored: dict[str, Any], today: dict[str, Any]) -> list[str]:
+def owners_with_equal_code(old_entry: dict[str, Any], entry: dict[str, Any]) -> list[str]:
     """Return the classes with these settings whose code versions equal the stored versions. Their defaults must not
     change.
     """
-    return [owner for owner, code in today["codes"].items() if stored["codes"].get(owner) == code]
+    return [owner for owner, code in entry["codes"].items() if old_entry["codes"].get(owner) == code]
 
 
-def plain(known: Known) -> Known:
-    """Return the value after a round trip through JSON."""
-    return json.loads(json.dumps(known))  # type: ignore[no-any-return]
+def through_json(entries: Entries) -> Entries:
+    """Return the entries after a round trip through JSON, which changes tuples to lists."""
+    return json.loads(json.dumps(entries))  # type: ignore[no-any-return]
 
 
-def stored() -> Known:
+def read_stored() -> Entries:
     """Read the stored defaults."""
     return json.loads(PATH.read_text())  # type: ignore[no-any-return]
 
@@ -64,11 +64,13 @@ def write_missing() -> list[str]:
     """Store new settings, and changed defaults if all code versions were increased. Return the written settings
     classes.
     """
-    before, after = stored(), plain(defaults())
+    before, after = read_stored(), through_json(defaults())
     for name, entry in after.items():
         old_entry = before.get(name)
-        if old_entry is not None and have_equal_code(old_entry, entry):
-            entry["defaults"] = {key: old_entry["defaults"].get(key, today) for key, today in entry["defaults"].items()}
+        if old_entry is not None and owners_with_equal_code(old_entry, entry):
+            entry["defaults"] = {
+                key: old_entry["defaults"].get(key, default) for key, default in entry["defaults"].items()
+            }
     lines = [f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in sorted(after.items())]
     PATH.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     return [name for name in after if after[name] != before.get(name)]

@@ -263,6 +263,7 @@ def _card(trial: Trial) -> list[str]:
 
 
 def _text_indices(trial: Trial, count: int) -> list[int]:
+    """Draw distinct indices of the printable texts that can be arguments."""
     return trial.dice.sample(range(len([t for t in TEXTS if t.isprintable() and is_usable(t)])), count)
 
 
@@ -329,8 +330,8 @@ def _escapes(trial: Trial) -> list[str]:
     table.write_text("\n".join([header, *rows]), encoding="utf-8", newline="\n")
     complaints = []
     for target in (f"y{three}", "4", f"no{two}"):
-        words = ("eval", "gpt", "--csv", table.name, "--target", target, "--baseline", "zero")
-        complaints += check_outcome(trial.run(words, limits=ROOMY), {2} if target.startswith("no") else {0})
+        arguments = ("eval", "gpt", "--csv", table.name, "--target", target, "--baseline", "zero")
+        complaints += check_outcome(trial.run(arguments, limits=ROOMY), {2} if target.startswith("no") else {0})
     points = f"a{one},b{two},c,d{three}\n0.5,1,2,3\n1,2,3,?\n".encode()
     complaints += check_outcome(trial.run(("stream", "cnp"), stdin=points, limits=ROOMY), {0, 2})
     return [f"{one!r}, {two!r}, {three!r}: {c}" for c in complaints + _check_no_escape(trial)]
@@ -375,18 +376,18 @@ def _table_faults(trial: Trial) -> list[str]:
         os.mkfifo(table)
     elif fault != "parquet":
         table.write_text(text, encoding="utf-8")
-    words = ("eval", "gpt", "--csv", table.name, "--target", target, "--baseline", "zero")
-    complaints = check_outcome(trial.run(words, limits=ROOMY), codes)
+    arguments = ("eval", "gpt", "--csv", table.name, "--target", target, "--baseline", "zero")
+    complaints = check_outcome(trial.run(arguments, limits=ROOMY), codes)
     if fault == "numbers":
         for option in ("--header", "--no-header"):
-            complaints += check_outcome(trial.run((*words, option), limits=ROOMY), {0})
+            complaints += check_outcome(trial.run((*arguments, option), limits=ROOMY), {0})
     return [f"{fault}: {c}" for c in complaints + _check_no_escape(trial)]
 
 
 def _lines(trial: Trial) -> list[str]:
     """Send lines that are not points to a stream."""
     trial.copy("trained")
-    bad = trial.dice.choice(
+    line = trial.dice.choice(
         [t.encode(errors="surrogatepass") for t in TEXTS]
         + [b"1,2,3,%s" % n.encode() for n in NUMBERS]
         + [
@@ -402,13 +403,13 @@ def _lines(trial: Trial) -> list[str]:
         ]
     )
     before = b"0.5,1,2,3\n" * trial.dice.randrange(3)
-    outcome = trial.run(("stream", "cnp", "--save", "kept"), stdin=before + bad + b"\n1,2,3,?\n", limits=ROOMY)
+    outcome = trial.run(("stream", "cnp", "--save", "kept"), stdin=before + line + b"\n1,2,3,?\n", limits=ROOMY)
     complaints = check_outcome(outcome, {0, 1, 2})
     if outcome.code == 0 and "nan" in outcome.out.lower():
         complaints.append(f"answers NaN: {outcome.out.splitlines()[-1]}")
     if before and not (trial.folder / "kept").is_file():
         complaints.append("the state before the invalid line was not saved")
-    return [f"line {bad[:40]!r}: {c}" for c in complaints]
+    return [f"line {line[:40]!r}: {c}" for c in complaints]
 
 
 def _pickle(trial: Trial) -> list[str]:
@@ -507,8 +508,8 @@ def _links(trial: Trial) -> list[str]:
     complaints = []
     for arguments in (*trial.dice.sample(list(READERS), 2), EVAL):
         complaints += [f"{arguments[0]}: {c}" for c in check_outcome(trial.run(arguments, limits=ROOMY), {0, 1, 2})]
-    added = how == "deep"  # additional contestants change the scale of the scores
-    return [f"{how}: {c}" for c in complaints + ([] if added else trial.check_tables(complete=False))]
+    has_new_contestants = how == "deep"  # additional contestants change the scale of the scores
+    return [f"{how}: {c}" for c in complaints + ([] if has_new_contestants else trial.check_tables(complete=False))]
 
 
 def _language(trial: Trial) -> list[str]:

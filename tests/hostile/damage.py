@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.hostile.process import Limits
-from tests.hostile.stage import EVAL, LANGUAGE, LONG, PROBE, READERS, REPORT, STREAM, TRAIN, mnist
+from tests.hostile.stage import EVAL, LANGUAGE, LONG, PROBE, READERS, REPORT, STREAM, TRAIN, write_mnist
 from tests.hostile.trial import Kind, Trial
 from tests.hostile.verdicts import check_outcome, check_unchanged, contents, value_tables
 
@@ -55,12 +55,12 @@ def _repair(path: Path) -> None:
 
 def _check_reader(trial: Trial, arguments: Sequence[str], target: Path) -> list[str]:
     """Run a command on a damaged file. If it succeeds, its output and files must equal those without damage."""
-    bytes_of = target.read_bytes() if target.is_file() else b""
+    damaged_bytes = target.read_bytes() if target.is_file() else b""
     name = str(target.relative_to(trial.results)) if target.is_relative_to(trial.results) else ""
     outcome = trial.run(arguments)
     complaints = check_outcome(outcome, {0, 1, 2})
     is_recomputed = outcome.code == 0 and arguments == (PROBE if "probe" in name else EVAL)
-    complaints += trial.check_tables() if is_recomputed else trial.check_tables({name: bytes_of}, complete=False)
+    complaints += trial.check_tables() if is_recomputed else trial.check_tables({name: damaged_bytes}, complete=False)
     is_named = "damaged" in outcome.err or target.name in outcome.err
     if outcome.code == 0 and arguments in (EVAL, PROBE) and outcome.out != trial.stage.outputs[arguments]:
         complaints.append(f"{arguments[0]} prints different numbers with exit code 0")
@@ -83,9 +83,9 @@ def _result_file(
     others = {n: c for n, c in contents(trial.results, "runs/**/*").items() if not target.match(n)}
     how = damage(trial, target, trial.dice.choice(damages))
     complaints = []
-    chosen_readers = trial.dice.sample(list(readers), min(2, len(readers)))
+    sampled_readers = trial.dice.sample(list(readers), min(2, len(readers)))
     for arguments in sorted(
-        chosen_readers, key=lambda arguments: arguments != REPORT
+        sampled_readers, key=lambda arguments: arguments != REPORT
     ):  # REPORT runs first, before another command recomputes the file
         complaints += _check_reader(trial, arguments, target)
     complaints += check_unchanged(others, contents(trial.results, "runs/**/*"))
@@ -139,7 +139,7 @@ def _checkpoint(trial: Trial) -> list[str]:
     elif how == "foreign":
         new.write_bytes((trial.stage.home / "trained/runs/gpt/model.safetensors").read_bytes())
     else:
-        how = f"metadata: {_impossible(trial, new)}"
+        how = f"metadata: {_write_impossible_metadata(trial, new)}"
     outcome = trial.run(LONG)
     complaints, weights = check_outcome(outcome, {0, 1, 2}), trial.results / "runs/long/model.safetensors"
     if outcome.code == 0 and not weights.is_file():
@@ -149,8 +149,8 @@ def _checkpoint(trial: Trial) -> list[str]:
     return [f"checkpoint, {how}: {complaint}" for complaint in complaints]
 
 
-def _impossible(trial: Trial, path: Path) -> str:
-    """Rewrite a checkpoint with impossible metadata."""
+def _write_impossible_metadata(trial: Trial, path: Path) -> str:
+    """Rewrite a checkpoint with impossible metadata, and return the changed entry."""
     from safetensors import safe_open
     from safetensors.torch import save_file
 
@@ -205,6 +205,7 @@ def _user_table(trial: Trial) -> list[str]:
 
 
 def _points(trial: Trial) -> list[str]:
+    """Damage the points or the saved state of a stream. The command does not continue from a damaged state."""
     trial.copy()
     trial.run(STREAM)
     target = trial.folder / trial.dice.choice(("points.csv", "state"))
@@ -219,7 +220,7 @@ def _points(trial: Trial) -> list[str]:
 def _images(trial: Trial) -> list[str]:
     """Damage the files of MNIST."""
     trial.copy("")
-    mnist(trial.folder / "data")
+    write_mnist(trial.folder / "data")
     target = trial.dice.choice(sorted((trial.folder / "data/mnist").iterdir()))
     how = damage(trial, target)
     arguments = (
@@ -276,15 +277,15 @@ def _data_that_change(trial: Trial) -> list[str]:
     train = ("train", "events", "gpt2", "--preset", "smoke", "-o", "task.path=log.jsonl", "--name", "mine")
     train += ("-o", "task.time_scale=mean-gap", *(word for key in keys for word in ("-o", key)))
     (trial.folder / "query.csv").write_text("time,mark\n3,0\n?,?\n")
-    stream, scored = ("stream", "mine", "--csv", "query.csv"), ("eval", "mine", "--baseline", "poisson")
+    stream, evaluate = ("stream", "mine", "--csv", "query.csv"), ("eval", "mine", "--baseline", "poisson")
     complaints, answers = check_outcome(trial.run(train), {0}), trial.run(stream).out
     how = trial.dice.choice(("grown", "replaced", "in another unit", "with a new mark", "damaged", "gone", "moved"))
-    where: tuple[str, ...] = ()
+    path_option: tuple[str, ...] = ()
     if how == "moved":
         log.rename(trial.folder / "elsewhere.jsonl")
-        where = ("-o", "task.path=elsewhere.jsonl")
+        path_option = ("-o", "task.path=elsewhere.jsonl")
     elif how == "damaged":
-        how = f"damaged: {damage(trial, log, trial.dice.choice([each for each in DAMAGES if each != 'longer']))}"
+        how = f"damaged: {damage(trial, log, trial.dice.choice([kind for kind in DAMAGES if kind != 'longer']))}"
     elif how == "gone":
         log.unlink()
     else:
@@ -292,11 +293,12 @@ def _data_that_change(trial: Trial) -> list[str]:
         _write_event_log(log, **changes.get(how, {"marks": 3}))
     if trial.run(stream).out != answers:
         complaints.append("stream gives different answers")
-    codes = {0} if where else {2}
-    complaints += check_outcome(trial.run((*scored, *where)), codes) + check_outcome(trial.run((*train, *where)), codes)
-    if not where and (trial.results / "tables").exists():
+    codes = {0} if path_option else {2}
+    for arguments in (evaluate, train):
+        complaints += check_outcome(trial.run((*arguments, *path_option)), codes)
+    if not path_option and (trial.results / "tables").exists():
         complaints.append("scores on other data were written")
-    complaints += check_outcome(trial.run((*scored, *where, "--data-changed")), {0, 1, 2})
+    complaints += check_outcome(trial.run((*evaluate, *path_option, "--data-changed")), {0, 1, 2})
     return [f"{how}: {complaint}" for complaint in complaints]
 
 

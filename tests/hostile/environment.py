@@ -15,7 +15,7 @@ from tests.hostile.verdicts import check_no_temporary_files, check_outcome, chec
 WRITERS: tuple[Sequence[str], ...] = (TRAIN, EVAL, PROBE, REPORT, LONG, STREAM)
 
 
-def _recovers(trial: Trial, arguments: Sequence[str], results: str) -> list[str]:
+def _check_recovery(trial: Trial, arguments: Sequence[str], results: str) -> list[str]:
     """Check that the same command succeeds in a normal environment."""
     outcome = trial.run(arguments)
     complaints = check_outcome(outcome, {0})
@@ -35,7 +35,8 @@ def _recovers(trial: Trial, arguments: Sequence[str], results: str) -> list[str]
 
 
 def _full_disk(trial: Trial) -> list[str]:
-    """Limit file sizes. The command ends with exit code 0, 1 or 2, changes no existing results, and can be repeated."""
+    """Limit file sizes. The command ends with exit code 0, 1 or 2, does not change weights or configurations of runs,
+    and can be repeated."""
     arguments = trial.dice.choice(WRITERS)
     results = {TRAIN: "", LONG: "half", REPORT: "results"}.get(arguments, "trained")
     trial.copy(results)
@@ -46,7 +47,8 @@ def _full_disk(trial: Trial) -> list[str]:
     keep = [n for n in before if n.endswith((".safetensors", "config.toml")) and "checkpoints" not in n]
     complaints += check_unchanged(before, contents(trial.results) if trial.results.exists() else {}, keep)
     return [
-        f"files of at most {size} bytes, {arguments[0]}: {c}" for c in complaints + _recovers(trial, arguments, results)
+        f"files of at most {size} bytes, {arguments[0]}: {c}"
+        for c in complaints + _check_recovery(trial, arguments, results)
     ]
 
 
@@ -71,16 +73,16 @@ def _little_memory(trial: Trial) -> list[str]:
     arguments = trial.dice.choice((*WRITERS, ("cost", "gpt", "--points", "4", "--episodes", "2")))
     results = {TRAIN: "", LONG: "half", REPORT: "results"}.get(arguments, "trained")
     trial.copy(results)
-    room = int(10 ** trial.dice.uniform(5.5, 8.3))
-    outcome = trial.run(arguments, limits=Limits(memory=room))
+    memory = int(10 ** trial.dice.uniform(5.5, 8.3))
+    outcome = trial.run(arguments, limits=Limits(memory=memory))
     complaints = check_outcome(outcome, {0, 1, 2})
     if arguments[0] != "cost":
-        complaints += _recovers(trial, arguments, results)
-    return [f"{room / 1e6:.1f} MB of memory, {arguments[0]}: {c}" for c in complaints]
+        complaints += _check_recovery(trial, arguments, results)
+    return [f"{memory / 1e6:.1f} MB of memory, {arguments[0]}: {c}" for c in complaints]
 
 
 def _closed(trial: Trial) -> list[str]:
-    """Close standard streams, or write to a full device."""
+    """Close standard streams, send no input, or write to a full device."""
     arguments = trial.dice.choice(
         (*READERS, TRAIN, STREAM, ("stream", "cnp"), ("list", "tasks"), ("--help",), ("doctor",))
     )

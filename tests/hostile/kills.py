@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -26,11 +26,11 @@ _NAMES = {KILL: "SIGKILL", TERM: "SIGTERM", INT: "Ctrl-C"}
 
 
 def run_and_signal(
-    trial: Trial, arguments: Sequence[str], sent_signal: signal.Signals, fresh: bool = False, **more: object
+    trial: Trial, arguments: Sequence[str], sent_signal: signal.Signals, fresh: bool = False, **options: object
 ) -> Outcome:
     """Run a command and send it a signal at a random moment."""
     seconds = trial.stage.seconds[arguments] + (2.0 if fresh else 0.0)
-    command = Command(arguments, trial.folder, fresh=fresh, **more).start()  # type: ignore[arg-type]
+    command = Command(arguments, trial.folder, fresh=fresh, **options).start()  # type: ignore[arg-type]
     time.sleep(trial.dice.uniform(0, 1.0) * seconds)
     command.kill(sent_signal)
     return command.end()
@@ -169,17 +169,17 @@ def _sweep(trial: Trial, sent_signal: signal.Signals) -> list[str]:
     return complaints
 
 
-def _each(kind: str, trial: Kind, **options: object) -> dict[str, Kind]:
-    return {f"{kind}, {name}": partial(trial, sent_signal=number, **options) for number, name in _NAMES.items()}
+def _with_each_signal(kind: str, run_trial: Callable[..., list[str]], **options: object) -> dict[str, Kind]:
+    return {f"{kind}, {name}": partial(run_trial, sent_signal=number, **options) for number, name in _NAMES.items()}
 
 
 KINDS: dict[str, Kind] = {
-    **_each("train", _training, fresh=False),
-    **_each("eval", _evaluation, fresh=False),
-    **_each("stream", _stream),
-    **_each("train from its start", _training, fresh=True),
-    **_each("probe", _probe),
-    **_each("eval from its start", _evaluation, fresh=True),
-    **_each("report", _report),
+    **_with_each_signal("train", _training, fresh=False),
+    **_with_each_signal("eval", _evaluation, fresh=False),
+    **_with_each_signal("stream", _stream),
+    **_with_each_signal("train from its start", _training, fresh=True),
+    **_with_each_signal("probe", _probe),
+    **_with_each_signal("eval from its start", _evaluation, fresh=True),
+    **_with_each_signal("report", _report),
 }
-SWEEPS: dict[str, Kind] = _each("sweep", _sweep)
+SWEEPS: dict[str, Kind] = _with_each_signal("sweep", _sweep)

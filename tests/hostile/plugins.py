@@ -125,6 +125,7 @@ LIMITS = Limits(memory=3_000_000_000)
 
 
 def write_plugin(trial: Trial, template: str, **faults: str) -> None:
+    """Write the plug-in `hostile_net`, a template in which faults replace the placeholders with these names."""
     filled = {
         "module": "",
         "init": "pass",
@@ -136,6 +137,7 @@ def write_plugin(trial: Trial, template: str, **faults: str) -> None:
 
 
 def train(trial: Trial, family: bool) -> tuple[str, ...]:
+    """Return the arguments that train the plug-in, or train gpt2 on a new card of the plug-in if it is a family."""
     if family:
         card = (trial.folder / "tiny.toml").read_text()
         (trial.folder / "net.toml").write_text(re.sub(r"^family = .*$", 'family = "hostile_net:Net"', card, flags=re.M))

@@ -79,8 +79,8 @@ class Limits:
         if self.file_size is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (self.file_size, self.file_size))
         if self.memory is not None:
-            most = self.memory + (_addresses() if forked else 0)
-            resource.setrlimit(resource.RLIMIT_AS, (most, most))
+            limit = self.memory + (_address_space() if forked else 0)
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         for stream in self.closed:
             os.close(stream)
         if self.powerless:
@@ -100,6 +100,7 @@ class Outcome:
 
     @property
     def last(self) -> str:
+        """The last line of stderr."""
         return next(reversed(self.err.strip().splitlines()), "")
 
 
@@ -290,7 +291,7 @@ def _give_up_capabilities() -> None:
         raise OSError(ctypes.get_errno(), "capset")
 
 
-def _addresses() -> int:
+def _address_space() -> int:
     """Return the size of the address space of this process in bytes."""
     fields = Path("/proc/self/statm").read_text().split()
     return int(fields[0]) * os.sysconf("SC_PAGE_SIZE")

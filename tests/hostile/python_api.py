@@ -87,12 +87,12 @@ def _calls(seed: int) -> dict[str, Callable[[Any, Any], Any]]:
 
     x = np.random.default_rng(seed).normal(size=(4, 3))
 
-    def fitted(task: Any, run: Any) -> str:
+    def fit_weights(task: Any, run: Any) -> str:
         model = icl.CNP(task, seed=seed, width=8)
         icl.fit(model, task, 2, seed=seed, device="cpu", progress=False)
         return _weights(model)
 
-    def stored(task: Any, run: Any) -> str:
+    def train_weights(task: Any, run: Any) -> str:
         new = icl.train(
             task,
             "gpt2",
@@ -110,8 +110,8 @@ def _calls(seed: int) -> dict[str, Callable[[Any, Any], Any]]:
         "sample": lambda task, run: _digest([t.numpy() for t in task.sample(3, seed).context.tensors().values()]),
         "predict": lambda task, run: _digest(icl.predict(run, x, x[:, 0], x)),
         "evaluate": lambda task, run: _numbers(icl.evaluate([run, "knn-3", "zero"], task, seed=seed, device="cpu")),
-        "fit": fitted,
-        "train": stored,
+        "fit": fit_weights,
+        "train": train_weights,
     }
 
 

@@ -164,7 +164,7 @@ def write_inputs(home: Path) -> None:
     pd.read_csv(home / "table.csv").to_parquet(home / "table.parquet")
 
 
-def mnist(data: Path) -> None:
+def write_mnist(data: Path) -> None:
     """Write the four files of MNIST, with 80 synthetic images in the training part and 80 in the test part."""
     folder = data / "mnist"
     folder.mkdir(parents=True)

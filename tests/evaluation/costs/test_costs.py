@@ -29,7 +29,7 @@ def task(card_path: Path) -> TaskConfig:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def limit_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "_MAX_REPEATS", 3)
 
 
@@ -230,7 +230,7 @@ def test_memory_that_the_allocator_reuses_is_counted_in_each_measurement() -> No
         f"print(*[peak_of(lambda: exec({work!r}), 'cpu') for _ in range(4)])",
     ]
     process = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
-    assert [round(int(each) / 20e6, 1) for each in process.stdout.split()] == [pytest.approx(1.05, abs=0.2)] * 4
+    assert [round(int(peak) / 20e6, 1) for peak in process.stdout.split()] == [pytest.approx(1.05, abs=0.2)] * 4
 
 
 @pytest.mark.slow

@@ -300,8 +300,9 @@ def test_every_formula_is_compared_with_an_explicit_count() -> None:
 def test_gpt2_needs_two_flops_per_weight_and_token_in_addition_to_attention() -> None:
     """In table 1 of Kaplan et al. 2020, a token needs 2 FLOPs per weight, and 2 x context x width FLOPs for each of the
     two products of attention, here over all pairs of tokens. A training step needs three times the FLOPs of a
-    forward pass. After the attention of the last layer, only the queries are needed, which are half of the tokens.
-    Norms, activations and residuals add about one per cent."""
+    forward pass. In the last layer, all operations after the projections to queries, keys and values are computed only
+    for the tokens that predict outputs, which are half of the tokens. Norms, activations and residuals add about one
+    per cent."""
     cls = BACKBONES.get("gpt2")
     width, layers, points = 256, 3, 16
     model = cls(cls.Settings(layers=layers, width=width, heads=4), TaskShape(x_dim=8, points=points))

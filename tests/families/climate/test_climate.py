@@ -177,8 +177,8 @@ def test_times_are_relative_to_the_patch_or_to_the_training_half_of_the_year() -
     assert scale.x_mean[0] == 0 and scale.x_std[0] == 1, "a single time is not scaled"
 
 
-@pytest.mark.parametrize(("sizes", "low", "high"), [("appendix", 3, 1), ("section", 100, 5)])
-def test_sizes_are_uniform_over_the_ranges_in_the_paper(sizes: str, low: int, high: int) -> None:
+@pytest.mark.parametrize(("sizes", "divisor_of_min", "divisor_of_max"), [("appendix", 3, 1), ("section", 100, 5)])
+def test_sizes_are_uniform_over_the_ranges_in_the_paper(sizes: str, divisor_of_min: int, divisor_of_max: int) -> None:
     family = build_family(targets=1, related_sizes=sizes)
     episodes = draw(300, family=family)
     metres = elevation.embedded_elevation().isfinite()
@@ -190,13 +190,14 @@ def test_sizes_are_uniform_over_the_ranges_in_the_paper(sizes: str, low: int, hi
     related = episodes.related.counts.numpy()
     is_present = related > 0
     smallest, largest = (
-        np.broadcast_to(size[:, None], related.shape) for size in (np.maximum(count // low, 1), count // high)
+        np.broadcast_to(size[:, None], related.shape)
+        for size in (np.maximum(count // divisor_of_min, 1), count // divisor_of_max)
     )
     assert (related[is_present] >= smallest[is_present]).all()
     assert (related[is_present] <= largest[is_present]).all()
-    first, last = max(300 // low, 1), 300 // high
-    interval = (related[is_land][is_present[is_land]] - first) * 6 // (last - first + 1)
-    assert stats.chisquare(np.bincount(interval, minlength=6)).pvalue > 1e-3
+    first, last = max(300 // divisor_of_min, 1), 300 // divisor_of_max
+    size_bins = (related[is_land][is_present[is_land]] - first) * 6 // (last - first + 1)
+    assert stats.chisquare(np.bincount(size_bins, minlength=6)).pvalue > 1e-3
     assert stats.chisquare(np.bincount(is_present.sum(1), minlength=3)).pvalue > 1e-3
     assert family.related_points == last
 

@@ -46,7 +46,7 @@ def write_jsonl(path, times, marks=None, ends=None):
 
 
 def write_jodie(path, times, marks, features=4):
-    """Write the rows of all users in order of time. The header names only one of the `features` features."""
+    """Write the rows of all users in order of time. The header has a single column for all `features` features."""
     rows = [
         (float(t), index, user, k)
         for user, sequence in enumerate(zip(times, marks, strict=True))

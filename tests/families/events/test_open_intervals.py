@@ -237,8 +237,8 @@ def test_the_headline_is_the_likelihood_of_all_windows_per_event(file: Path) -> 
     assert headline.loc["nll_open", "value"] == pytest.approx(RATE * open_times[open_times > 0].mean(), rel=1e-6)
     # The curve excludes open intervals.
     curve = values[values["metric"].eq("nll") & values["n_context"].notna()].set_index("n_context")["value"]
-    at_0 = RATE * gaps[:, 0].numpy()[counts > 0].mean() - math.log(RATE)
-    assert curve[0] == pytest.approx(at_0, rel=1e-6)
+    nll_at_0 = RATE * gaps[:, 0].numpy()[counts > 0].mean() - math.log(RATE)
+    assert curve[0] == pytest.approx(nll_at_0, rel=1e-6)
     assert not values["metric"].isin(["covered_50", "covered_90"]).any(), (
         "censoring biases the coverage of observed gaps"
     )

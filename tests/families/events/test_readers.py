@@ -51,7 +51,7 @@ def test_sequences_are_read_from_all_formats(tmp_path, suffix):
 def test_jodie_files_have_one_sequence_per_user_in_order_of_appearance(tmp_path):
     times, marks = sequence_files.sequences()
     data = read_events(sequence_files.write_jodie(tmp_path / "events.csv", times, marks))
-    order = np.argsort([(t[0]) for t in times], kind="stable")
+    order = np.argsort([t[0] for t in times], kind="stable")
     assert gaps_and_marks(data) == expected_gaps_and_marks([times[i] for i in order], [marks[i] for i in order])
     assert data.mark_count == 4
 
@@ -360,11 +360,11 @@ JSON = st.recursive(
 
 @FUZZ
 @given(st.lists(JSON.map(json.dumps) | st.text(max_size=20), max_size=3), st.sampled_from(["jsonl", "csv", "npz"]))
-def test_any_text_is_read_or_refused(tmp_path, lines, form):
+def test_any_text_is_read_or_refused(tmp_path, lines, format_name):
     path: Path = tmp_path / "events"
     path.write_bytes("\n".join(lines).encode("utf-8", "surrogatepass"))
     try:
-        data = read_events(path, format_name=form)
+        data = read_events(path, format_name=format_name)
     except DataError as error:
         assert len(str(error).splitlines()) == 1
     else:

@@ -28,7 +28,7 @@ def file(tmp_path):
 
 
 def all_sequences(events, points=9):
-    """Return a dictionary from the number of each sequence of a part in the file to its row, and the episodes."""
+    """Sample all sequences of a part. Return the row of each sequence by its number in the file, and the episodes."""
     count = {"train": 24, "validation": 8, "test": 8}[events._part]
     episodes = events.sample_prompts(Request(count, points, new_generator()))
     return dict(zip(episodes.truth["sequence"].tolist(), range(count), strict=True)), episodes
@@ -68,8 +68,8 @@ def test_parts_do_not_overlap_and_have_60_20_and_20_percent_of_the_sequences(fil
 
 
 def test_parts_in_file_order_have_the_same_sizes_as_in_the_released_code(tmp_path):
-    """Of S sequences, 0.6 S are for training and 0.2 S for validation (both rounded down). The remaining sequences are
-    for testing. Mooc has 4,228, 1,409 and 1,410 sequences in these parts."""
+    """In the code of Meta TPP, 0.6 S of S sequences are for training and 0.2 S for validation (both rounded down). The
+    remaining sequences are for testing. Mooc has 4,228, 1,409 and 1,410 sequences in these parts."""
     for count, sizes in ((7047, [4228, 1409, 1410]), (10_000, [6000, 2000, 2000]), (13, [7, 2, 4])):
         np.savez(tmp_path / "events.npz", times=np.ones((count, 1)))
         events = build_family(tmp_path / "events.npz", split="file")

@@ -120,8 +120,8 @@ def test_contexts_of_bursty_sequences_are_shuffled():
     """Of the 28 pairs of positions, six share one of the two repeated classes. Each of the two remaining images adds
     three pairs with probability 2/50, and the two remaining images share a class with probability 1/50."""
     classes = draw(family(p_bursty=1.0))[1]
-    for one, other in ((0, 1), (2, 3), (0, 7), (6, 7)):
-        assert_share(classes[:, one] == classes[:, other], (6 + 2 * 3 * 2 / 50 + 1 / 50) / 28)
+    for first, second in ((0, 1), (2, 3), (0, 7), (6, 7)):
+        assert_share(classes[:, first] == classes[:, second], (6 + 2 * 3 * 2 / 50 + 1 / 50) / 28)
 
 
 def test_the_share_of_bursty_sequences_is_p_bursty():

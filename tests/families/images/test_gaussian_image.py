@@ -36,7 +36,7 @@ def sample(episodes: int, seed: int = 0, related: int = 2, shift: str = "none") 
 def conditional_gaussian(
     mean: np.ndarray, covariance: np.ndarray, observed: np.ndarray, y: np.ndarray, targets: np.ndarray
 ):
-    """Return mean and standard deviation of the target pixels by the block formula with an explicit inverse."""
+    """Compute mean and standard deviation of the target pixels by the block formula with an explicit inverse."""
     noisy = covariance + FLOOR**2 * np.eye(len(covariance))
     gain = covariance[np.ix_(targets, observed)] @ np.linalg.inv(noisy[np.ix_(observed, observed)])
     variance = noisy[np.ix_(targets, targets)] - gain @ covariance[np.ix_(observed, targets)]

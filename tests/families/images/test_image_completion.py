@@ -297,7 +297,7 @@ def test_real_mnist_has_the_assumed_scale_and_orientation():
     assert abs(intensities.mean()) < 0.03
     assert abs(intensities.std() - 1) < 0.03
     assert set(episodes.truth["label"].tolist()) == set(range(10))
-    # A zero has a hole, so the mean zero is darker at the centre than the mean one.
+    # A zero has a hole, so images of zeros are on average darker at the centre than images of ones.
     centre = bytes_of(episodes, "mnist")[:, 13:15, 13:15].double().mean((1, 2))
     assert centre[episodes.truth["label"] == 0].mean() < 0.3 * centre[episodes.truth["label"] == 1].mean()
     test = mnist.held_out().sample(Request(200, 156, new_generator()))
@@ -318,9 +318,9 @@ def test_the_normaliser_is_the_variance_of_the_intensities(sampling):
     ("task", "cap"), [("image-completion-emnist", 2.0768), ("image-completion-celeba32", math.inf)]
 )
 def test_likelihoods_are_capped_as_in_the_released_code(task, cap):
-    """In the released code, standard deviations are 0.05 + 0.95 softplus(r) on EMNIST, so the cap is log N(0; 0,
-    0.05²). On CelebA, they are exp(r), which has no positive lower bound. The floors of the tasks give the same
-    caps."""
+    """In the released code of CMAB, standard deviations are 0.05 + 0.95 softplus(r) on EMNIST, so the cap is
+    log N(0; 0, 0.05²). On CelebA, they are exp(r), which has no positive lower bound. The floors of the tasks give the
+    same caps."""
     for preset in ("small", "paper"):
         floor = resolve_task(task, preset)[0].floor
         narrowest = Gaussian.from_raw(torch.tensor([0.0, -60.0], dtype=torch.float64), 1, HeadSettings(floor))

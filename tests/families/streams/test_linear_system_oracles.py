@@ -100,8 +100,8 @@ def test_the_bayes_predictor_equals_the_kalman_filter_if_all_systems_are_the_sam
     np.testing.assert_allclose(prediction.std, expected.std, rtol=1e-12)
 
 
-def log_density_changes_of_grid(count: int, **grid: int) -> Tensor:
-    """Return how the log-density of each element changes if `grid` replaces the shipped grid."""
+def log_density_differences(count: int, **grid: int) -> Tensor:
+    """Return the log-density of each element with the shipped grid, minus its log-density with `grid`."""
     episodes, log_density_changes = in_float64(draw(episodes=count, points=64, seed=7)), []
     for start in range(0, count, 20):
         context = episodes.context[start : start + 20]
@@ -111,19 +111,19 @@ def log_density_changes_of_grid(count: int, **grid: int) -> Tensor:
 
 
 def test_twice_as_many_angles_do_not_change_the_bayes_predictor() -> None:
-    changes = log_density_changes_of_grid(20, angles=384)
+    changes = log_density_differences(20, angles=384)
     assert changes.mean(0).abs().max() < 1e-3 and changes.abs().max() < 1e-2
 
 
 def test_a_quarter_of_the_angles_changes_the_bayes_predictor() -> None:
-    assert log_density_changes_of_grid(20, angles=48).abs().max() > 1e-2
+    assert log_density_differences(20, angles=48).abs().max() > 1e-2
 
 
 @pytest.mark.slow
 def test_finer_grids_do_not_change_the_bayes_predictor_on_many_sequences() -> None:
-    changes = log_density_changes_of_grid(200, angles=384)
+    changes = log_density_differences(200, angles=384)
     assert changes.mean(0).abs().max() < 1e-4 and changes.abs().max() < 1e-2
-    with_more_radii = log_density_changes_of_grid(200, radii=24)
+    with_more_radii = log_density_differences(200, radii=24)
     assert with_more_radii.abs().max() < 0.1 and with_more_radii.mean().abs() < 1e-4
 
 

@@ -98,7 +98,7 @@ def test_the_first_tokens_are_uniform(order: int) -> None:
     ("concentration", "symbols"), [(0.01, 3), (0.3, 3), (1.0, 2), (1.0, 3), (4.0, 5)], ids=lambda v: str(v)
 )
 def test_rows_have_a_dirichlet_distribution(concentration: float, symbols: int) -> None:
-    """Each probability in a row has a Beta distribution, also if a shift sets the concentration."""
+    """Each probability in a row has a Beta distribution, whether a parameter or a shift sets the concentration."""
     for chains, shift in (
         (family(symbols=symbols, concentration=concentration), "none"),
         (family(symbols=symbols), f"concentration-{concentration}"),

@@ -53,7 +53,7 @@ def probabilities(answer: Categorical) -> np.ndarray:
 def dirichlet_nodes(symbols: int, concentration: float, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return nodes and weights of a Gauss quadrature over a Dirichlet distribution.
 
-    It uses stick-breaking: the shares of the remaining stick have Beta distributions.
+    The nodes are built by stick-breaking: the shares of the remaining stick have Beta distributions.
     """
     nodes, weights = np.zeros((1, 0)), np.ones(1)
     for rest in range(symbols - 1, 0, -1):
@@ -171,8 +171,9 @@ def test_mean_losses_of_oracles_agree_with_their_definitions(switch: float) -> N
     chains = family(switch=switch)
     episodes = draw(chains, 4000, 60)
     points = in_float64(episodes)
-    given, inferred = (oracle.predict_next(points) for oracle in (chain_oracle(chains, episodes), bayes(chains)))
-    losses, bayes_losses = given.loss(points.y), inferred.loss(points.y)
+    oracles = chain_oracle(chains, episodes), bayes(chains)
+    chain_answer, bayes_answer = (oracle.predict_next(points) for oracle in oracles)
+    losses, bayes_losses = chain_answer.loss(points.y), bayes_answer.loss(points.y)
     assert losses[:, 0].mean() == pytest.approx(math.log(3))
     error = losses[:, 1].std() / math.sqrt(len(losses))
     assert abs(losses[:, 1].mean() - 5 / 6) < 4 * error
@@ -181,7 +182,7 @@ def test_mean_losses_of_oracles_agree_with_their_definitions(switch: float) -> N
         gap = bayes_losses[:, n] - losses[:, n]
         assert gap.mean() > 4 * gap.std() / math.sqrt(len(gap))
         assert bayes_losses[:, n].mean() < math.log(3) - 0.05
-    p = probabilities(inferred)[:, 2:, 0].ravel()
+    p = probabilities(bayes_answer)[:, 2:, 0].ravel()
     is_token = (points.y[:, 2:] == 0).numpy().ravel()
     for low in np.arange(0, 1, 0.1):
         group = (p >= low) & (p < low + 0.1)

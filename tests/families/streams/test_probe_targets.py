@@ -60,8 +60,8 @@ def test_the_prediction_for_a_chain_is_the_centred_logarithm_of_counts_plus_one(
     family, episodes = draw_episodes("markov", 24)
     target = family.probe_targets(episodes, 20)["prediction"].values
     for y, values in zip(episodes.context.y.tolist(), target.tolist(), strict=True):
-        read = y[:20]
-        counts = [1 + sum(pair == (read[-1], token) for pair in pairwise(read)) for token in range(3)]
+        tokens = y[:20]
+        counts = [1 + sum(pair == (tokens[-1], token) for pair in pairwise(tokens)) for token in range(3)]
         logs = [math.log(count / sum(counts)) for count in counts]
         assert values == pytest.approx([log - sum(logs) / 3 for log in logs])
 

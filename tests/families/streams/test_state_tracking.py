@@ -210,7 +210,7 @@ def test_the_distribution_given_the_number_of_tokens_equals_the_frequencies_in_a
         np.testing.assert_allclose(answer[:, n], np.tile(expected, (2, 1)), rtol=0, atol=1e-12)
 
 
-def test_the_distribution_of_words_is_right_for_generators_without_their_inverses() -> None:
+def test_the_distribution_of_products_is_right_for_generators_without_their_inverses() -> None:
     """The generators are a swap and a cycle of three objects. The inverse of the cycle is not a generator."""
     tokens = [2, 3]
     rows = word_distributions(tokens, 5, 3).numpy()
@@ -249,10 +249,10 @@ def test_predictors_pass_the_contracts(
     drawn = draw(words, 3, 12)
     targets = drawn.context.span(9)
     episodes = replace(drawn, context=drawn.context.span(0, 9), targets=targets, scored=targets.mask)
-    checked = predictor(cls, words)
-    contracts = [contract for contract in CONTRACTS if contract.is_checkable(checked, episodes)]
+    checked_predictor = predictor(cls, words)
+    contracts = [contract for contract in CONTRACTS if contract.is_checkable(checked_predictor, episodes)]
     assert len(contracts) > 10
-    check_contracts(contracts, checked, episodes, Tolerance())
+    check_contracts(contracts, checked_predictor, episodes, Tolerance())
 
 
 @pytest.mark.parametrize("cls", [ProductOracle, TokenCount])

@@ -102,11 +102,11 @@ def test_a_parquet_file_gives_the_same_frame(tmp_path: Path) -> None:
         index=pd.Index([5, 9], name="key"),
     )
     frame.to_parquet(tmp_path / "t.parquet")
-    read = read_frame(tmp_path / "t.parquet")
-    assert list(read.columns) == ["x", "n", "c", "t", "d", "z", "flag"]
+    frame_from_file = read_frame(tmp_path / "t.parquet")
+    assert list(frame_from_file.columns) == ["x", "n", "c", "t", "d", "z", "flag"]
     for name in ("x", "n", "c", "t", "d", "flag"):
-        assert [v for v in read[name] if not pd.isna(v)] == [v for v in frame[name] if not pd.isna(v)], name
-    assert read["z"].dt.tz is None and read["d"].dtype.kind == "M"
+        assert [v for v in frame_from_file[name] if not pd.isna(v)] == [v for v in frame[name] if not pd.isna(v)], name
+    assert frame_from_file["z"].dt.tz is None and frame_from_file["d"].dtype.kind == "M"
 
 
 ARFF = """% a comment

@@ -88,10 +88,10 @@ def test_episodes_use_random_columns_of_tables_with_more_columns_than_inputs() -
     raw = wide.frame.to_numpy()[episodes.truth["rows"][:, :20].numpy()]
     standard = (raw - raw.mean(1, keepdims=True)) / raw.std(1, keepdims=True)
     distance = np.abs(episodes.context.x.numpy()[:, :, :, None] - standard[:, :, None, :]).max(1)
-    chosen = distance.argmin(-1)
+    selected_columns = distance.argmin(-1)
     assert (distance.min(-1) < 1e-4).all()
-    assert all(len(set(columns)) == 5 and list(columns) == sorted(columns) for columns in chosen)
-    assert set(chosen.ravel()) == set(range(23))
+    assert all(len(set(columns)) == 5 and list(columns) == sorted(columns) for columns in selected_columns)
+    assert set(selected_columns.ravel()) == set(range(23))
 
 
 def test_prompts_alternate_between_tables_and_continue_the_previous_set() -> None:

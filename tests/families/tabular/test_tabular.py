@@ -221,7 +221,7 @@ def test_missing_data_are_refused_on_first_use(tmp_path, folder):
 
 
 @pytest.mark.parametrize("name", ["../secret", "a/b", "/etc/passwd", "..", ""])
-def test_table_names_cannot_leave_the_folder(name):
+def test_table_names_that_refer_to_other_folders_are_refused(name):
     with pytest.raises(ValidationError, match="tables"):
         Tabular.Parameters.model_validate({"tables": [name]})
 

@@ -121,8 +121,8 @@ def test_categories_are_intervals_of_values_with_codes_in_random_order() -> None
         in_order += count == 4 and labels_by_value == sorted(labels_by_value)
     four_categories = int((layout.categories == 4).sum())
     assert four_categories > 100 and in_order / four_categories < 0.2
-    rows = torch.arange(5) >= layout.columns.unsqueeze(1)
-    assert torch.equal(codes.mT[rows], values.mT[rows])
+    is_unused = torch.arange(5) >= layout.columns.unsqueeze(1)
+    assert torch.equal(codes.mT[is_unused], values.mT[is_unused])
 
 
 def test_columns_with_one_value_are_zero() -> None:

@@ -82,12 +82,12 @@ def test_columns_and_target_are_different_units_of_the_network() -> None:
                 if not network.is_causal[table]:
                     continue
                 units, layers = int(network.units[table]), int(network.layers[table])
-                chosen = [int(network.target[table]), *network.columns[table, : columns[original]].tolist()]
-                assert len(set(chosen)) == len(chosen)
-                assert all(unit % width < units and unit // width < layers - 1 for unit in chosen)
-                numbers = [unit // width * units + unit % width for unit in chosen]
+                target_and_columns = [int(network.target[table]), *network.columns[table, : columns[original]].tolist()]
+                assert len(set(target_and_columns)) == len(target_and_columns)
+                assert all(unit % width < units and unit // width < layers - 1 for unit in target_and_columns)
+                numbers = [unit // width * units + unit % width for unit in target_and_columns]
                 causal += 1
-                in_last_layer += chosen[0] // width == layers - 2
+                in_last_layer += target_and_columns[0] // width == layers - 2
                 are_neighbours += max(numbers[1:]) - min(numbers[1:]) <= columns[original]
     # Half of the targets are placed in the last layer. Some of the other targets are in it by chance.
     assert 0.5 < in_last_layer / causal < 0.9

@@ -141,15 +141,15 @@ def test_prompts_are_frozen_and_larger_sets_begin_with_smaller_ones(name: str) -
 
 
 def test_invalid_parameters_are_refused() -> None:
-    mistakes: list[dict[str, Any]] = [
+    invalid_parameters: list[dict[str, Any]] = [
         {"classes": 1},
         {"lengthscales": [0.0]},
         {"noises": []},
         {"trees": 1.5},
         {"kind": "forest"},
     ]
-    for wrong in mistakes:
-        with refused("bad-value", next(iter(wrong))):
-            validate(TabularPriorParameters, wrong, "parameters")
+    for parameters in invalid_parameters:
+        with refused("bad-value", next(iter(parameters))):
+            validate(TabularPriorParameters, parameters, "parameters")
     with refused("conflict", "scm", "bnn"):
         family().parse_shift("scm+bnn")

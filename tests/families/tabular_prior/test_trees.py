@@ -53,10 +53,10 @@ def test_columns_and_targets_of_causal_tables_are_distinct_ensembles() -> None:
     lower = drawn.lower(causes)
     units = torch.cat([lower, drawn.upper(lower)], 2)
     for table in range(12):
-        chosen = [int(drawn.target[table]), *drawn.columns[table].tolist()]
-        assert len(set(chosen)) == 5
-        torch.testing.assert_close(target[table], units[table, :, chosen[0]])
-        torch.testing.assert_close(columns[table], units[table][:, chosen[1:]])
+        target_and_columns = [int(drawn.target[table]), *drawn.columns[table].tolist()]
+        assert len(set(target_and_columns)) == 5
+        torch.testing.assert_close(target[table], units[table, :, target_and_columns[0]])
+        torch.testing.assert_close(columns[table], units[table][:, target_and_columns[1:]])
 
 
 def test_noncausal_tables_have_causes_as_columns_and_trees_read_only_used_columns() -> None:

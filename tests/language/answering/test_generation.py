@@ -107,15 +107,13 @@ def test_answers_do_not_depend_on_the_batch_size(architecture: str, model) -> No
 def test_generation_stops_at_an_ending_an_end_token_or_the_limit() -> None:
     answers = {"a->": "one\ntwo", "b->": "three", "c->": "a much too long answer"}
     model = Scripted(answers)
-    prompts_of = [
-        q.merge_demonstrations() for q in questions(model.tokens, [prompt(UPPER, (), x) for x in "abc"], True)
-    ]
-    generated = generate(model, prompts_of, Batches(8), 10, endings(UPPER))
+    tokenised = [q.merge_demonstrations() for q in questions(model.tokens, [prompt(UPPER, (), x) for x in "abc"], True)]
+    generated = generate(model, tokenised, Batches(8), 10, endings(UPPER))
     assert [model.text(ids) for ids in generated] == ["one\n", "three", "a much too"]
     assert [ids[-1] for ids in generated] == [ord("\n"), 0, ord("o")]
     tokens_before = model.tokens_read
-    generate(model, prompts_of[:1], Batches(8), 10, endings(UPPER))
-    assert model.tokens_read - tokens_before == len(prompts_of[0].continuations[0].ids) + len("one")
+    generate(model, tokenised[:1], Batches(8), 10, endings(UPPER))
+    assert model.tokens_read - tokens_before == len(tokenised[0].continuations[0].ids) + len("one")
 
 
 def test_answers_are_cut_at_the_first_ending_and_stripped() -> None:

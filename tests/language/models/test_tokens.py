@@ -76,11 +76,11 @@ def test_no_beginning_of_text_token_is_added_if_the_tokenizer_has_none() -> None
 
 
 def test_an_end_of_text_token_that_the_tokenizer_adds_is_removed() -> None:
-    words = fast_tokenizer("bpe", "<s>")
-    words.backend_tokenizer.post_processor = processors.TemplateProcessing(
+    tokenizer = fast_tokenizer("bpe", "<s>")
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
     )
-    assert Tokenizer(words, 400, "t5-like")("example:a") == LLAMA("example:a")
+    assert Tokenizer(tokenizer, 400, "t5-like")("example:a") == LLAMA("example:a")
 
 
 def test_an_empty_text_has_only_the_beginning_of_text_token() -> None:
@@ -89,10 +89,10 @@ def test_an_empty_text_has_only_the_beginning_of_text_token() -> None:
 
 
 def test_truncation_and_padding_in_the_tokenizer_file_are_ignored() -> None:
-    words = fast_tokenizer("bpe")
-    words.backend_tokenizer.enable_truncation(3)
-    words.backend_tokenizer.enable_padding(length=40, pad_id=1, pad_token="</s>")
-    assert Tokenizer(words, 400, "cut")("example:a->b") == BPE("example:a->b")
+    tokenizer = fast_tokenizer("bpe")
+    tokenizer.backend_tokenizer.enable_truncation(3)
+    tokenizer.backend_tokenizer.enable_padding(length=40, pad_id=1, pad_token="</s>")
+    assert Tokenizer(tokenizer, 400, "cut")("example:a->b") == BPE("example:a->b")
 
 
 def test_decoding_removes_special_tokens_but_not_spaces() -> None:

@@ -43,7 +43,7 @@ def make_task(reader="classification", labels=None, answers="choice", **paramete
     return LanguageTask("mine", card)
 
 
-def read_refused(task, code, *names, data_dir=None, subset=None):
+def assert_refused(task, code, *names, data_dir=None, subset=None):
     """Assert that reading the pool raises an error with this code that contains these names."""
     with refused(code, *names):
         LanguageTask(task.name, task.card, subset or task.subset, folder=task.folder).pool(data_dir)
@@ -134,7 +134,7 @@ def test_pairs_are_read_from_both_json_layouts(tmp_path):
 )
 def test_bad_pairs_are_refused(tmp_path, text, name):
     (tmp_path / "bad.json").write_text(text)
-    read_refused(make_task("mapping", file=str(tmp_path / "bad.json")), "bad-data", tmp_path / "bad.json", name)
+    assert_refused(make_task("mapping", file=str(tmp_path / "bad.json")), "bad-data", tmp_path / "bad.json", name)
 
 
 @pytest.mark.parametrize("text", ['{"a": ', "[" * 100_000])
@@ -145,11 +145,11 @@ def test_invalid_json_is_refused(tmp_path, text):
 
 def test_reversed_pairs_with_duplicate_inputs_are_refused(tmp_path):
     (tmp_path / "p.json").write_text('{"a": "x", "b": "x"}')
-    read_refused(make_task("mapping", file=str(tmp_path / "p.json"), reversed=True), "bad-data", "p.json", "'x'")
+    assert_refused(make_task("mapping", file=str(tmp_path / "p.json"), reversed=True), "bad-data", "p.json", "'x'")
 
 
 def test_missing_pairs_and_unknown_parameters_are_refused():
-    read_refused(make_task("mapping", file="q.json"), "missing-file", "'q.json'", cards_folder("tasks/language"))
+    assert_refused(make_task("mapping", file="q.json"), "missing-file", "'q.json'", cards_folder("tasks/language"))
     assert_error_names(make_task("mapping", fil="q.json"), "'fil'", "'file'")
 
 
@@ -188,8 +188,8 @@ def test_json_that_is_not_utf_8_is_refused(tmp_path, encoding):
     """RFC 8259 (section 8.1) requires UTF-8. A wrong guess of the encoding would change letters."""
     (tmp_path / "pairs.json").write_bytes('{"caf\u00e9": "th\u00e9", "a": "b"}'.encode(encoding))
     (tmp_path / "sst2.jsonl").write_bytes('{"text": "caf\u00e9", "label": "positive"}\n'.encode(encoding))
-    read_refused(make_task("mapping", file=str(tmp_path / "pairs.json")), "unreadable-file", tmp_path, "UTF-8")
-    read_refused(SHIPPED["sst2"], "unreadable-file", tmp_path, "UTF-8", data_dir=tmp_path)
+    assert_refused(make_task("mapping", file=str(tmp_path / "pairs.json")), "unreadable-file", tmp_path, "UTF-8")
+    assert_refused(SHIPPED["sst2"], "unreadable-file", tmp_path, "UTF-8", data_dir=tmp_path)
     (tmp_path / "pairs.json").write_bytes(b"\xef\xbb\xbf" + '{"caf\u00e9": "th\u00e9", "a": "b"}'.encode())
     assert read_pairs(tmp_path / "pairs.json")[0] == ("caf\u00e9", "th\u00e9")
 
@@ -198,7 +198,7 @@ def test_duplicate_keys_in_json_are_refused(tmp_path):
     (tmp_path / "sst2.jsonl").write_text('{"text": "a", "label": "positive", "label": "negative"}\n')
     assert_error_names(SHIPPED["sst2"], "'label'", "line 1", data_dir=tmp_path)
     (tmp_path / "bad.json").write_text('[{"input": "a", "output": "b", "output": "c"}, {"input": "d", "output": "e"}]')
-    read_refused(make_task("mapping", file=str(tmp_path / "bad.json")), "bad-data", "bad.json", "pair 1")
+    assert_refused(make_task("mapping", file=str(tmp_path / "bad.json")), "bad-data", "bad.json", "pair 1")
 
 
 def test_a_json_number_with_thousands_of_digits_is_refused(tmp_path):
@@ -267,7 +267,7 @@ def test_without_words_the_labels_are_the_candidates(tmp_path):
 )
 def test_bad_lines_are_refused(tmp_path, text, names):
     write_sst(tmp_path, train=text)
-    read_refused(SHIPPED["sst2"], "bad-data", tmp_path / "stsa.binary.train", *names, data_dir=tmp_path)
+    assert_refused(SHIPPED["sst2"], "bad-data", tmp_path / "stsa.binary.train", *names, data_dir=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_bad_lines_are_refused(tmp_path, text, names):
 )
 def test_bad_json_lines_are_refused(tmp_path, text, names):
     (tmp_path / "sst2.jsonl").write_text(text, encoding="utf-8")
-    read_refused(SHIPPED["sst2"], "bad-data", tmp_path / "sst2.jsonl", *names, data_dir=tmp_path)
+    assert_refused(SHIPPED["sst2"], "bad-data", tmp_path / "sst2.jsonl", *names, data_dir=tmp_path)
 
 
 @pytest.mark.parametrize("text", ['{"text": \n', "\x81"])
@@ -301,7 +301,7 @@ def test_a_single_label_and_too_many_labels_are_refused(tmp_path):
         ([{"text": f"t{i}", "label": str(i)} for i in range(8)], 8),
     ):
         (tmp_path / "mine.jsonl").write_text(json_lines(*rows))
-        read_refused(make_task(layout="jsonl", file="mine"), "bad-data", "mine.jsonl", name, data_dir=tmp_path)
+        assert_refused(make_task(layout="jsonl", file="mine"), "bad-data", "mine.jsonl", name, data_dir=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -313,23 +313,25 @@ def test_a_single_label_and_too_many_labels_are_refused(tmp_path):
     ],
 )
 def test_the_error_for_missing_files_names_the_searched_folders(tmp_path, task, names):
-    read_refused(SHIPPED[task], "missing-data", tmp_path, *names, data_dir=tmp_path)
+    assert_refused(SHIPPED[task], "missing-data", tmp_path, *names, data_dir=tmp_path)
 
 
 def test_tasks_with_data_files_are_refused_without_a_data_folder():
-    read_refused(SHIPPED["trec"], "missing-data", "--data-dir", "ICLBENCH_DATA")
+    assert_refused(SHIPPED["trec"], "missing-data", "--data-dir", "ICLBENCH_DATA")
 
 
 def test_a_corpus_with_a_missing_file_is_refused(tmp_path):
     write_sst(tmp_path)
     (tmp_path / "stsa.binary.dev").unlink()
-    read_refused(SHIPPED["sst2"], "missing-data", "stsa.binary.dev", tmp_path / "stsa.binary.train", data_dir=tmp_path)
+    assert_refused(
+        SHIPPED["sst2"], "missing-data", "stsa.binary.dev", tmp_path / "stsa.binary.train", data_dir=tmp_path
+    )
 
 
 def test_a_corpus_in_an_unknown_encoding_is_refused(tmp_path):
     (tmp_path / "TREC.train.all").write_bytes(b"0 \x81\n")
     (tmp_path / "TREC.test.all").write_text("0 What ?\n")
-    read_refused(SHIPPED["trec"], "unreadable-file", "UTF-8", "Latin-1", data_dir=tmp_path)
+    assert_refused(SHIPPED["trec"], "unreadable-file", "UTF-8", "Latin-1", data_dir=tmp_path)
 
 
 def write_mmlu(
@@ -366,7 +368,7 @@ def test_mmlu_is_the_same_with_and_without_a_header(tmp_path):
 )
 def test_bad_questions_are_refused(tmp_path, dev, names):
     write_mmlu(tmp_path, dev=dev)
-    read_refused(SHIPPED["mmlu-virology"], "bad-data", "virology_dev.csv", *names, data_dir=tmp_path)
+    assert_refused(SHIPPED["mmlu-virology"], "bad-data", "virology_dev.csv", *names, data_dir=tmp_path)
 
 
 def write_bbh(folder, name, examples, **parameters):
@@ -451,7 +453,9 @@ def test_without_options_the_targets_are_the_candidates_if_there_are_few(tmp_pat
     ],
 )
 def test_bad_examples_are_refused(tmp_path, examples, names):
-    read_refused(write_bbh(tmp_path, "bad", examples), "bad-data", "bad.json", *names, data_dir=tmp_path, subset="bad")
+    assert_refused(
+        write_bbh(tmp_path, "bad", examples), "bad-data", "bad.json", *names, data_dir=tmp_path, subset="bad"
+    )
 
 
 @needs_real_corpora
@@ -481,8 +485,8 @@ def test_the_answers_of_every_real_task_are_among_its_candidates():
 
 
 def test_every_shipped_file_of_pairs_is_used_by_a_card():
-    used = {task.card.parameters["file"] for task in SHIPPED.values() if task.card.reader == "mapping"}
-    assert used == {f"pairs/{path.name}" for path in (cards_folder("tasks/language") / "pairs").glob("*.json")}
+    used_files = {task.card.parameters["file"] for task in SHIPPED.values() if task.card.reader == "mapping"}
+    assert used_files == {f"pairs/{path.name}" for path in (cards_folder("tasks/language") / "pairs").glob("*.json")}
 
 
 def test_a_class_that_is_not_a_reader_is_refused():

@@ -232,15 +232,15 @@ def rwkv7(m: Mixer, x: Tensor) -> Tensor:
     a, g = m.a(xa).sigmoid(), m.g[1](m.g[0](xg).sigmoid())
     if first is not None:
         v = v + (first - v) * m.mixed(xv).sigmoid()
-    removed = by_head(k * m.k_k)
-    removed = removed / removed.norm(dim=-1, keepdim=True)
+    removal_key = by_head(k * m.k_k)
+    removal_key = removal_key / removal_key.norm(dim=-1, keepdim=True)
     k = k * (1 + (a - 1) * m.k_a)
     r, k, v, w, a = (by_head(t) for t in (r, k, v, w, a))
 
     def step(t: int, S: Tensor) -> tuple[Tensor, Tensor]:
         S = (
             w[:, t].unsqueeze(-1) * S
-            - outer(removed[:, t] * a[:, t], readout(S, removed[:, t]))
+            - outer(removal_key[:, t] * a[:, t], readout(S, removal_key[:, t]))
             + outer(k[:, t], v[:, t])
         )
         return S, readout(S, r[:, t])
