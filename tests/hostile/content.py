@@ -222,10 +222,9 @@ def _number(trial: Trial) -> list[str]:
         )
     )
     value = trial.dice.choice(NUMBERS)
+    steps = () if key == "train.steps" else ("-o", "train.steps=2")
     trial.copy("")
-    outcome = trial.run(
-        (*TRAIN, "-o", f"{key}={value}", "-o", "train.steps=2")[: 10 if key != "train.steps" else 9], limits=ROOMY
-    )
+    outcome = trial.run((*TRAIN, "-o", f"{key}={value}", *steps), limits=ROOMY)
     return [f"-o {key}={value[:40]}: {c}" for c in check_outcome(outcome, {0, 1, 2})]
 
 

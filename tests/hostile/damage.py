@@ -106,8 +106,8 @@ def _weights(trial: Trial) -> list[str]:
     complaints = check_outcome(outcome, {0, 1, 2})
     served = [n for n in value_tables(trial.results) if "/gpt." in n]
     wrong = [n for n in served if value_tables(trial.results)[n] != trial.stage.values[n]]
-    if wrong and (outcome.code == 0 or (target.is_file() and target.read_bytes() != good)):
-        complaints += [f"{wrong[0]} was computed with damaged weights"] if outcome.code == 0 else []
+    if wrong and outcome.code == 0:
+        complaints.append(f"{wrong[0]} was computed with damaged weights")
     if outcome.code == 0 and how != "gone" and target.is_file() and target.read_bytes() != good:
         complaints.append("evaluated damaged weights without a message")
     if trial.dice.random() < 0.5:

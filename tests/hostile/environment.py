@@ -15,7 +15,7 @@ from tests.hostile.verdicts import check_no_temporary_files, check_outcome, chec
 WRITERS: tuple[Sequence[str], ...] = (TRAIN, EVAL, PROBE, REPORT, LONG, STREAM)
 
 
-def _check_recovery(trial: Trial, arguments: Sequence[str], results: str) -> list[str]:
+def _check_recovery(trial: Trial, arguments: Sequence[str]) -> list[str]:
     """Check that the same command succeeds in a normal environment."""
     outcome = trial.run(arguments)
     complaints = check_outcome(outcome, {0})
@@ -47,8 +47,7 @@ def _full_disk(trial: Trial) -> list[str]:
     keep = [n for n in before if n.endswith((".safetensors", "config.toml")) and "checkpoints" not in n]
     complaints += check_unchanged(before, contents(trial.results) if trial.results.exists() else {}, keep)
     return [
-        f"files of at most {size} bytes, {arguments[0]}: {c}"
-        for c in complaints + _check_recovery(trial, arguments, results)
+        f"files of at most {size} bytes, {arguments[0]}: {c}" for c in complaints + _check_recovery(trial, arguments)
     ]
 
 
@@ -77,7 +76,7 @@ def _little_memory(trial: Trial) -> list[str]:
     outcome = trial.run(arguments, limits=Limits(memory=memory))
     complaints = check_outcome(outcome, {0, 1, 2})
     if arguments[0] != "cost":
-        complaints += _check_recovery(trial, arguments, results)
+        complaints += _check_recovery(trial, arguments)
     return [f"{memory / 1e6:.1f} MB of memory, {arguments[0]}: {c}" for c in complaints]
 
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -295,6 +295,3 @@ def _address_space() -> int:
     """Return the size of the address space of this process in bytes."""
     fields = Path("/proc/self/statm").read_text().split()
     return int(fields[0]) * os.sysconf("SC_PAGE_SIZE")
-
-
-Runner = Callable[..., Outcome]

@@ -88,10 +88,6 @@ class Stage:
         """The weights of the uninterrupted run `long`."""
         return (self.home / "results/runs/long/model.safetensors").read_bytes()
 
-    @property
-    def answers(self) -> str:
-        return self.outputs[STREAM]
-
 
 def build(home: Path, sweep: bool = True) -> Stage:
     """Create the inputs, and run the grid if `sweep`. Raise `RuntimeError` if a command fails."""

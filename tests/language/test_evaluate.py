@@ -94,13 +94,13 @@ CELL = "axis == 'demo_seed' and metric == 'accuracy'"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["icl", "deep-thinking", "repeat"])
-@pytest.mark.parametrize("memory_obstacle", ["", "it is scripted to"])
+@pytest.mark.parametrize(
+    ("name", "memory_obstacle"),
+    [("icl", ""), ("deep-thinking", ""), ("repeat", ""), ("icl", "it is scripted to"), ("repeat", "it is scripted to")],
+)
 def test_a_model_that_knows_all_answers_has_accuracy_1(
     name: str, memory_obstacle: str, reviews, letters, tmp_path: Path
 ) -> None:
-    if memory_obstacle and name == "deep-thinking":
-        return
     model = correct_model([prompts(reviews), prompts(letters)], memory_obstacle=memory_obstacle)
     cells = run(tmp_path, model, [reviews, letters], name, controls=False)
     assert not [cell for cell in cells if cell.reason]

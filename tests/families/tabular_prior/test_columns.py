@@ -94,7 +94,7 @@ def test_missing_cells_have_the_rate_of_the_table() -> None:
     layout = replace(layout, missing_rate=torch.full_like(layout.missing_rate, 0.2))
     values = torch.randn(2000, 100, 5, generator=new_generator(1))
     missing = columns._missing(values, layout, new_generator(2))
-    assert not missing[:, :][(~layout.has_missing).unsqueeze(1).expand_as(missing)].any()
+    assert not missing[(~layout.has_missing).unsqueeze(1).expand_as(missing)].any()
     for is_informative, high_rate, low_rate in ((False, 0.2, 0.2), (True, 0.4, 0.0)):
         table, column = (layout.has_missing & (layout.is_informative == is_informative)).nonzero(as_tuple=True)
         cells, numbers = missing[table, :, column], values[table, :, column]
