@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from iclbench import tables
 from tests.conftest import small_card
 from tests.forked import Command
+from tests.sweep.test_kill import value_tables
 
 FILES = ("model.safetensors", "values.parquet")
 
@@ -52,10 +52,6 @@ def duration(arguments: tuple[str, ...]) -> float:
     started = time.monotonic()
     assert run(*arguments)
     return time.monotonic() - started
-
-
-def value_tables(results: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(results)): path.read_bytes() for path in tables.files("values", results)}
 
 
 def check_killed_training(folder: Path, kills: int, seed: int) -> None:

@@ -22,10 +22,10 @@ from iclbench.report.sections import in_context
 from iclbench.report.sections import leaderboard as next_section
 from iclbench.report.sections import table_ranks as tables_section
 from iclbench.report.sections import targets as targets_section
+from tests.analysis import hand_made
 from tests.tables.rows import complete_row
 
-SHARED = {"task": "t", "family": "f", "preset": "smoke", "shift": "none", "prompt_set": "p", "status": "ok"}
-SHARED |= {"card": "c", "version": "0", "n_episodes": 10, "normaliser": 1.0}
+SHARED = hand_made.SHARED | {"n_episodes": 10, "normaliser": 1.0}
 # The kind of each contestant, and its values of two metrics (lower is better). The first value of `zero` equals that of
 # `knn-3`, and the second value is better.
 CONTESTANTS = {

@@ -30,6 +30,7 @@ from iclbench.core.settings import Decay, PositiveFloat, PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.channels_first import ChannelNorm
 from iclbench.layers.long_convolution import long_convolution
+from iclbench.layers.mixers.mixer import full_precision
 from iclbench.layers.state_space.kernels import Spectrum
 from iclbench.layers.state_space.systems import DiagonalStateSpace, LowRankStateSpace, StateSpace
 
@@ -98,7 +99,7 @@ class S4Block(RecurrentBlock):
 
     def peek(self, queries: Float[Tensor, "B Q D"], state: BlockState) -> Float[Tensor, "B Q D"]:
         u = self._channels_first(queries)
-        with _full_precision(u):
+        with full_precision(u):
             step = self.system.unroll(1)
             from_state = torch.bmm(state[0].transpose(0, 1), step.state_to_outputs)
             y = from_state + self._with_skip(step.kernel)[:, :, None] * u
@@ -111,7 +112,7 @@ class S4Block(RecurrentBlock):
         changes the output by the difference times the kernel at lag 0."""
         u, query_inputs = self._channels_first(x), self._channels_first(queries)
         y, after = (self._from_zero_state(u), None) if state is None else self._continue(u, state)
-        with _full_precision(u):
+        with full_precision(u):
             kernel = self._with_skip(self.system.kernel(1))[:, :, None]
             query_y = y[..., ::2] + kernel * (query_inputs - u[..., ::2])
         return self._finish_block(u, y), self._finish_block(query_inputs, query_y), after
@@ -126,12 +127,12 @@ class S4Block(RecurrentBlock):
         longest_kernel = self.system.longest
         if longest_kernel is not None and u.shape[2] > longest_kernel:
             return self._continue(u, self.start(u.shape[1]))[0]
-        with _full_precision(u):
+        with full_precision(u):
             return long_convolution(u, self._with_skip(self.system.kernel(u.shape[2])))
 
     def _continue(self, u: Float[Tensor, "D B T"], state: BlockState) -> tuple[Float[Tensor, "D B T"], BlockState]:
         """Return the outputs of a chunk that follows a state, and the state after the chunk."""
-        with _full_precision(u):
+        with full_precision(u):
             y, after = self.system.resume(u, state[0].transpose(0, 1), self._convolve)
         return y, (after.transpose(0, 1).contiguous(),)
 
@@ -146,14 +147,9 @@ class S4Block(RecurrentBlock):
         """Apply the layers after the system, token by token."""
         activations = self.dropout(F.gelu(y)).flatten(1)
         mixed = F.glu(torch.addmm(self.mix.bias[:, None], self.mix.weight, activations), 0)
-        with _full_precision(u):
+        with full_precision(u):
             normed = self.norm(u.flatten(1) + self.dropout(mixed))
         return normed.view(u.shape).permute(1, 2, 0)
-
-
-def _full_precision(x: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Return a context without autocast, for kernels, states, residual connections and norms."""
-    return torch.autocast(x.device.type, enabled=False)
 
 
 _Settings = TypeVar("_Settings", bound=S4Settings)

@@ -25,7 +25,7 @@ from iclbench.core.task import TaskFacts, TaskShape
 from iclbench.estimators.base import FittedPredictor
 from iclbench.families.base import Family
 from iclbench.families.linear import NoisyLinear, SparseLinear
-from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
+from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, canonical_name
 
 # The numbers of related datasets in the checks. Both cases are checked, since models run different code for them.
 RELATED_COUNTS = (0, 3)
@@ -196,9 +196,6 @@ def oracle_claims(target: str) -> Iterator[str]:
     and all cards in the current folder with this family are used.
     """
 
-    def canonical_family(family: str) -> str:
-        return family if ":" in family else canonical(family)
-
     if is_baseline(target):
         return
     is_card = target.endswith(".toml")
@@ -209,7 +206,7 @@ def oracle_claims(target: str) -> Iterator[str]:
             if is_card:
                 raise
             continue  # not the card of a task
-        if not is_card and canonical_family(task_card.family) != canonical_family(target):
+        if not is_card and canonical_name(task_card.family) != canonical_name(target):
             continue
         for oracle in task_card.oracles:
             if family_class(task_card.family).lists_oracle(oracle):

@@ -3,13 +3,11 @@
 import pandas as pd
 import pytest
 
-from iclbench import tables
 from iclbench.analysis.accuracies import final, has_tests, peaks, trajectory
-from iclbench.analysis.episode_scores import EpisodeScores
-from iclbench.analysis.slices import Results, Slice
+from iclbench.analysis.slices import Slice
+from tests.analysis.hand_made import SHARED, slice_of
 
-SHARED = {"task": "t", "family": "f", "preset": "smoke", "shift": "none", "status": "ok", "card": "c", "version": "0"}
-SHARED |= {"metric": "accuracy_within_choices", "evaluator": "icl", "kind": "backbone"}
+ICL = {"metric": "accuracy_within_choices", "evaluator": "icl", "kind": "backbone"}
 FAILED = {"status": "failed", "reason": "r"}
 
 
@@ -19,12 +17,7 @@ def row(run: str, value: float | None, step: int | None = None, **columns: objec
     if value is not None:
         run_columns |= {"value": value, "low": value - 0.1, "high": value + 0.1}
     training_columns = {} if step is None else {"axis": "train_step", "axis_value": step}
-    return SHARED | run_columns | {"prompt_set": "p" if step is None else "q"} | training_columns | columns
-
-
-def slice_of(*rows: dict[str, object]) -> Slice:
-    frame = tables.frame("values", list(rows))
-    return Slice(Results(frame, EpisodeScores((), set()), tables.frame("costs", [])), "t", "smoke")
+    return SHARED | ICL | run_columns | {"prompt_set": "p" if step is None else "q"} | training_columns | columns
 
 
 @pytest.fixture(scope="module")

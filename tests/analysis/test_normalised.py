@@ -9,7 +9,6 @@ import pytest
 from scipy import stats
 
 from iclbench import tables
-from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.normalised import (
     Contest,
     all_scores,
@@ -17,23 +16,12 @@ from iclbench.analysis.normalised import (
     presets,
     related_scores,
 )
-from iclbench.analysis.slices import Results
+from tests.analysis import hand_made
+from tests.analysis.hand_made import FAILED, Row, results_of
 
-SHARED = {"task": "t", "family": "f", "preset": "smoke", "shift": "none", "status": "ok", "prompt_set": "p"}
-SHARED |= {"card": "c", "version": "0", "value": 1.0, "metric": "score", "evaluator": "next"}
-SHARED |= {"score_of": "squared_error", "score_one": "ridge", "normaliser": 0.5}
-MODEL = SHARED | {"kind": "backbone", "run": "m-s0", "contestant": "m", "seed": 0}
-ZERO = SHARED | {"kind": "baseline", "run": "zero", "contestant": "zero"}
-FAILED = {"status": "failed", "reason": "r", "value": None}
-Row = dict[str, object]
-
-
-def results_of(rows: Sequence[Row], errors: Sequence[Row] = (), hidden: Sequence[Row] = ()) -> Results:
-    frame, hidden_frame = (tables.frame("values", list(part)) for part in (rows, hidden))
-    hidden_frame.index += len(frame)
-    prompt_sets = {str(row["prompt_set"]) for row in rows}
-    scores = EpisodeScores([tables.frame("errors", list(errors))], prompt_sets)
-    return Results(frame, scores, tables.frame("costs", []), hidden_rows=hidden_frame)
+SCORE = {"metric": "score", "evaluator": "next", "score_of": "squared_error", "score_one": "ridge", "normaliser": 0.5}
+MODEL = hand_made.MODEL | SCORE | {"seed": 0}
+ZERO = hand_made.ZERO | SCORE
 
 
 def contest_of(*rows: Row, errors: Sequence[Row] = (), hidden: Sequence[Row] = ()) -> Contest:

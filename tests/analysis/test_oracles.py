@@ -16,6 +16,7 @@ from iclbench.core.metrics import metric
 from iclbench.report.blocks import Text
 from iclbench.report.data import load_results
 from iclbench.report.sections import leaderboard, targets
+from tests.analysis.hand_made import SHARED
 
 EPISODES, SIZES = 40, (0, 1, 2)
 PROMPTS = "t-smoke-none-0"
@@ -35,21 +36,8 @@ def write_results(
     the scores of models are multiplied by the factor, and the scores of oracles are divided by it."""
     values, errors = [], []
     for run, (kind, scores) in contestants.items():
-        shared = {
-            "run": run,
-            "task": "t",
-            "family": "f",
-            "contestant": run,
-            "kind": kind,
-            "preset": "smoke",
-            "shift": "none",
-            "evaluator": question,
-            "status": "ok",
-            "prompt_set": PROMPTS,
-            "card": "c",
-            "version": __version__,
-            "n_episodes": EPISODES,
-        }
+        shared = SHARED | {"run": run, "contestant": run, "kind": kind, "evaluator": question, "prompt_set": PROMPTS}
+        shared |= {"version": __version__, "n_episodes": EPISODES}
         by_related = [{"n_related": n} for n in range(len(factors_of_models))]
         keys = [{"n_context": n} for n in SIZES] if question == "next" else by_related
         values += [shared | key | {"metric": metric, "value": float(scores.mean())} for key in keys]

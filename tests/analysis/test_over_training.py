@@ -8,7 +8,6 @@ import pytest
 from scipy import stats
 
 from iclbench import tables
-from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.normalised import Contest
 from iclbench.analysis.over_training import (
     by_run,
@@ -19,13 +18,12 @@ from iclbench.analysis.over_training import (
     scores_at_flops,
     shared_flops,
 )
-from iclbench.analysis.slices import Results, Slice
+from tests.analysis.hand_made import MODEL, slice_of
 
 
 def test_the_score_of_a_branch_is_the_score_of_its_run_minus_the_additional_error_divided_by_the_span() -> None:
     """The errors of the branches are 0.3 and 0.1 higher than the error of the run, and the span of the score is 0.5."""
-    run = {"run": "m-s0", "contestant": "m", "kind": "backbone", "task": "t", "family": "f", "preset": "smoke"}
-    run |= {"shift": "none", "evaluator": "next", "status": "ok", "metric": "auc", "card": "c", "version": "0"}
+    run = MODEL | {"evaluator": "next", "metric": "auc"}
     branch = run | {"axis": "branch"}
     curve = {"evaluator": "train", "metric": "loss", "axis": "train_step"}
     without_score = {"run": "n-s0", "contestant": "n", "value": 9.0}
@@ -41,10 +39,7 @@ def test_the_score_of_a_branch_is_the_score_of_its_run_minus_the_additional_erro
         run | {"metric": "squared_error", "axis": "train_step", "axis_value": 80, "value": 1.0},
     ]
     scores = tables.frame("values", [run | {"metric": "score", "value": 0.9}])
-    task = Slice(
-        Results(tables.frame("values", rows), EpisodeScores((), set()), tables.frame("costs", [])), "t", "smoke"
-    )
-    contest = Contest(task, "next", "squared_error", "ridge", 0.5, "p", scores, scores.iloc[:0])
+    contest = Contest(slice_of(*rows), "next", "squared_error", "ridge", 0.5, "p", scores, scores.iloc[:0])
     frame = by_run(contest)
     assert frame["steps"].tolist() == [10, 20, 40] and frame["share"].tolist() == [0.25, 0.5, 1]
     assert frame["score"].tolist() == pytest.approx([0.9 - 0.3 / 0.5, 0.9 - 0.1 / 0.5, 0.9])
@@ -98,9 +93,8 @@ def test_means_over_contests_omit_contestants_without_a_score_in_every_contest()
 def contest_of(rows: list[dict[str, object]], evaluator: str, metric: str, span: float = 0.5) -> Contest:
     """A contest whose scores are those of the rows with the metric `score`."""
     frame = tables.frame("values", rows)
-    task = Slice(Results(frame, EpisodeScores((), set()), tables.frame("costs", [])), "t", "smoke")
     scores = frame[frame["metric"].eq("score")]
-    return Contest(task, evaluator, metric, "ridge", span, "p", scores, scores.iloc[:0])
+    return Contest(slice_of(*rows), evaluator, metric, "ridge", span, "p", scores, scores.iloc[:0])
 
 
 def branch_rows(
@@ -108,8 +102,7 @@ def branch_rows(
 ) -> list[dict[str, object]]:
     """Return the rows of a run with score 0.5 and value 1, of its branches with the given value for each number of
     steps, and of its training curve."""
-    row: dict[str, object] = {"run": run, "contestant": run[0], "kind": "backbone", "task": "t", "family": "f"}
-    row |= {"preset": "smoke", "shift": "none", "status": "ok", "card": "c", "version": "0", "value": 1.0}
+    row = MODEL | {"run": run, "contestant": run[0]}
     measured = row | {"evaluator": evaluator, "metric": metric}
     return [
         row | {"evaluator": evaluator, "metric": "score", "value": 0.5},

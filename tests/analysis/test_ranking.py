@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
-from iclbench.analysis import normalised, slices
+from iclbench.analysis import normalised
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.normalised import Contest
 from iclbench.analysis.pairs import difference, holm
@@ -25,6 +25,7 @@ from iclbench.analysis.ranking import (
 from iclbench.report.blocks import Table
 from iclbench.report.data import Results
 from iclbench.report.sections.ranking import section
+from tests.analysis.hand_made import SHARED, results_of
 from tests.report.synthetic_grid import TASKS, Grid, gap, score
 
 
@@ -233,8 +234,7 @@ def hand_made_contests(scores: dict[str, dict[str, float]], test: str = "next") 
     """Return a contest for each task, with the given score of each contestant. The scores of its eight episodes are
     alternately 0.01 higher and lower.
     """
-    shared = {"family": "f", "preset": "smoke", "shift": "none", "status": "ok", "card": "c", "version": "0"}
-    shared |= {"metric": "score", "score_of": "squared_error", "score_one": "ridge", "normaliser": 1.0}
+    shared = SHARED | {"metric": "score", "score_of": "squared_error", "score_one": "ridge", "normaliser": 1.0}
     values, errors = [], []
     for task, by_name in scores.items():
         for name, value in by_name.items():
@@ -250,10 +250,7 @@ def hand_made_contests(scores: dict[str, dict[str, float]], test: str = "next") 
                 | ({} if test == "next" else {"n_context": 0, "n_related": 0})
                 for i, e in enumerate(noise)
             ]
-    prompt_sets = {str(row["prompt_set"]) for row in values}
-    episodes = EpisodeScores([tables.frame("errors", errors)], prompt_sets)
-    results = slices.Results(tables.frame("values", values), episodes, tables.frame("costs", []))
-    return normalised.contests(results, "smoke")
+    return normalised.contests(results_of(values, errors), "smoke")
 
 
 def test_the_score_of_a_task_is_the_mean_over_its_tests_if_a_backbone_has_all_tests() -> None:

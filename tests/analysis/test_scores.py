@@ -20,6 +20,7 @@ from iclbench.analysis.scores import (
     scores,
 )
 from iclbench.analysis.slices import Results, Slice
+from tests.analysis.hand_made import SHARED, ZERO, slice_of
 
 EPISODES, SIZES = 60, (0, 1, 2)
 PROMPTS = "t-smoke-none-0"
@@ -55,9 +56,8 @@ def new_tables(**columns: dict[str, object]) -> tuple[pd.DataFrame, pd.DataFrame
         for seed in SEEDS.get(name, (0,)):
             run = f"{name}-s{seed}" if kind == "backbone" else name
             episode_errors = errors_of(name, seed)
-            row: dict[str, object] = {"run": run, "task": "t", "family": "f", "contestant": name, "kind": kind}
-            row |= {"preset": "smoke", "seed": seed if kind == "backbone" else None, "shift": "none"}
-            row |= {"evaluator": "next", "status": "ok", "prompt_set": PROMPTS, "card": "c", "version": "0"}
+            row = SHARED | {"run": run, "contestant": name, "kind": kind, "seed": seed if kind == "backbone" else None}
+            row |= {"evaluator": "next", "prompt_set": PROMPTS}
             row |= {"n_episodes": EPISODES, "low": episode_errors.mean() - 0.1, "high": episode_errors.mean() + 0.1}
             row |= {"variant": name if kind == "backbone" else None} | columns.get(name, {})
             keys = [{"n_context": n, "metric": "squared_error"} for n in SIZES] + [{"metric": "auc"}]
@@ -188,7 +188,7 @@ def test_the_metric_of_curves_depends_on_question_and_shift() -> None:
     likelihoods, accuracies = curve.assign(metric="nll"), curve.assign(metric="accuracy", shift="noisy-1")
     test_curve = curve.assign(metric="cross_entropy", evaluator="icl")
     rows = pd.concat([likelihoods, accuracies, test_curve], ignore_index=True)
-    task = Slice(Results(rows, EpisodeScores((), set()), tables.frame("costs", [])), "t", "smoke")
+    task = slice_of_frame(rows)
     assert metric_of_curves(task, "next") == "nll"
     assert metric_of_curves(task, "next", "noisy-1") == "accuracy"
     assert metric_of_curves(task, "icl") == "cross_entropy"
@@ -207,10 +207,6 @@ def test_an_empty_table_gives_an_empty_frame_with_all_columns() -> None:
         assert frame.columns.tolist() == [*COLUMNS] and frame.dtypes.astype(str).to_dict() == dtypes
 
 
-SHARED = {"task": "t", "family": "f", "preset": "smoke", "shift": "none", "status": "ok", "prompt_set": "p"}
-SHARED |= {"card": "c", "version": "0"}
-
-
 def target_rows(
     run: str, kind: str, metric: str, by_count: dict[int, float], **columns: object
 ) -> list[dict[str, object]]:
@@ -218,7 +214,7 @@ def target_rows(
     return [row | {"n_related": n, "value": value} for n, value in by_count.items()]
 
 
-def slice_of(values: pd.DataFrame) -> Slice:
+def slice_of_frame(values: pd.DataFrame) -> Slice:
     return Slice(Results(values, EpisodeScores((), set()), tables.frame("costs", [])), "t", "smoke")
 
 
@@ -243,7 +239,7 @@ def test_contestants_have_one_row_for_each_main_number_of_related_datasets() -> 
         *target_rows("n", "backbone", "log_likelihood", {0: 7.0}, axis="stratum:a", stratum="a"),
         *target_rows("n", "backbone", "log_likelihood", {8: 7.0}, shift="far"),
     ]
-    task = slice_of(tables.frame("values", [*TARGETS, *others]))
+    task = slice_of(*TARGETS, *others)
     board = leaderboard(task, "targets")
     assert order(board) == [
         ("m", 4, "log_likelihood"),
@@ -263,16 +259,16 @@ def test_equal_scores_are_sorted_by_contestant_and_number_of_related_datasets() 
         *target_rows("b", "baseline", "squared_error", {4: 0.5, 0: 0.5}),
         *target_rows("a", "baseline", "squared_error", {1: 0.5}),
     ]
-    board = leaderboard(slice_of(tables.frame("values", rows)), "targets")
+    board = leaderboard(slice_of(*rows), "targets")
     assert [row[:2] for row in order(board)] == [("a", 1), ("b", 0), ("b", 4)]
 
 
 def test_contestants_are_ordered_by_a_metric_only_if_all_of_them_have_it() -> None:
     """Rows with equal errors are ordered by likelihood."""
-    task = slice_of(tables.frame("values", TARGETS))
+    task = slice_of(*TARGETS)
     assert order(leaderboard(task, "targets", by="squared_error")) == order(leaderboard(task, "targets"))
     error = target_rows("n", "backbone", "squared_error", {0: 0.15})
-    by_error = leaderboard(slice_of(tables.frame("values", [*TARGETS, *error])), "targets", by="squared_error")
+    by_error = leaderboard(slice_of(*TARGETS, *error), "targets", by="squared_error")
     assert by_error["metric"].eq("squared_error").all()
     assert [row[:2] for row in order(by_error)] == [("ridge", 0), ("n", 0), ("m", 4), ("m", 1), ("knn", 0), ("m", 0)]
 
@@ -282,10 +278,8 @@ def test_the_first_available_fallback_metric_is_used_or_else_the_first_metric_by
     metrics = ["auc", "log_likelihood", "squared_error", "accuracy_within_choices", "accuracy", "aaa", "aab"][
         preferred:
     ]
-    row = SHARED | {"run": "zero", "contestant": "zero", "kind": "baseline", "evaluator": "next", "value": 1.0}
-    frame = leaderboard(
-        slice_of(tables.frame("values", [row | {"metric": name} for name in reversed(metrics)])), "next"
-    )
+    row = ZERO | {"evaluator": "next"}
+    frame = leaderboard(slice_of(*(row | {"metric": name} for name in reversed(metrics))), "next")
     assert frame["metric"].tolist() == metrics[:1]
 
 
@@ -315,7 +309,7 @@ def test_differences_of_targets_are_positive_if_the_lower_row_is_worse(metric: s
 
 
 def test_each_question_and_shift_has_a_leaderboard() -> None:
-    row = SHARED | {"run": "zero", "contestant": "zero", "kind": "baseline", "metric": "auc", "value": 1.0}
+    row = ZERO | {"metric": "auc"}
     rows = [
         row | {"evaluator": "next"},
         row | {"evaluator": "next", "shift": "far"},
@@ -334,8 +328,8 @@ def test_each_question_and_shift_has_a_leaderboard() -> None:
 
 
 def test_a_question_without_rows_has_an_empty_leaderboard() -> None:
-    row = SHARED | {"run": "zero", "contestant": "zero", "kind": "baseline", "metric": "auc", "value": 1.0}
-    task = slice_of(tables.frame("values", [row | {"evaluator": "next"}]))
+    row = ZERO | {"metric": "auc"}
+    task = slice_of(row | {"evaluator": "next"})
     for evaluator, shift in (("icl", "none"), ("targets", "none"), ("next", "far")):
         empty = leaderboard(task, evaluator, shift)
         assert empty.empty and empty.columns.tolist() == [*COLUMNS]
@@ -354,7 +348,7 @@ def test_reasons_of_failed_runs_are_joined_without_repetition() -> None:
         failed | {"run": "n-s0", "contestant": "n", "reason": "d", "evaluator": "icl"},
         row | {"run": "n-s0", "contestant": "n", "value": 1.0},
     ]
-    task = slice_of(tables.frame("values", rows))
+    task = slice_of(*rows)
     frame = leaderboard(task, "next").set_index("contestant")
     assert frame.loc["m", ["kind", "failed_seeds", "reason"]].tolist() == ["backbone", 3, "b; a"]
     assert frame.loc["n", "failed_seeds"] == 0 and pd.isna(frame.loc["n", "reason"])
@@ -414,7 +408,7 @@ def test_single_runs_are_not_averaged() -> None:
 
 def test_metrics_of_a_leaderboard_are_columns_named_after_the_metric() -> None:
     ends = {"low": 0.0, "high": 1.0, "n_episodes": 7}
-    task = slice_of(tables.frame("values", [row | ends for row in TARGETS]))
+    task = slice_of(*(row | ends for row in TARGETS))
     columns = metric_columns(task, "targets", ["squared_error", "crps"], fields=["value", "high", "n_episodes"])
     names = ["squared_error", "squared_error_high", "squared_error_episodes", "crps", "crps_high", "crps_episodes"]
     assert columns.columns.tolist() == ["contestant", "n_related", *names]
@@ -442,7 +436,7 @@ def test_scores_are_the_default_metric() -> None:
         for metric in ("auc", "score")
     ]
     values = tables.frame("values", rows)
-    for board in (scores(values), run_leaderboard(values, "next"), leaderboard(slice_of(values), "next")):
+    for board in (scores(values), run_leaderboard(values, "next"), leaderboard(slice_of(*rows), "next")):
         assert board["metric"].tolist() == ["score", "score"] and board["contestant"].tolist() == ["b", "a"]
     curve = {"prompt_set": "p", "metric": "squared_error"}
     errors = [
@@ -457,7 +451,7 @@ def test_scores_are_the_default_metric() -> None:
 def test_a_leaderboard_may_have_a_metric_that_some_contestants_lack() -> None:
     values = tables_of()[0]
     score_rows = values[values["metric"].eq("auc") & values["run"].isin(["zero", "ridge"])].assign(metric="score")
-    task = slice_of(pd.concat([values, score_rows]))
+    task = slice_of_frame(pd.concat([values, score_rows]))
     complete, partial = leaderboard(task, "next"), leaderboard(task, "next", partial=True)
     assert complete["metric"].eq("auc").all()
     assert partial["contestant"].tolist() == ["zero", "ridge", *complete["contestant"].drop([0, 5])]

@@ -6,48 +6,39 @@ import pytest
 from iclbench import tables
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.slices import Results, Slice, is_branch
+from tests.analysis.hand_made import FAILED, MODEL, ZERO, results_of, slice_of
 
-SHARED = {"task": "t", "family": "f", "preset": "smoke", "shift": "none", "status": "ok", "prompt_set": "p"}
-SHARED |= {"card": "c", "version": "0", "value": 1.0}
-MODEL = SHARED | {"kind": "backbone", "run": "m-s0", "contestant": "m"}
-ZERO = SHARED | {"kind": "baseline", "run": "zero", "contestant": "zero"}
 TARGETS = {"evaluator": "targets", "metric": "squared_error", "n_related": 0}
-
-
-def results_of(rows: list[dict[str, object]], hidden: list[dict[str, object]] | None = None) -> Results:
-    frame, hidden_frame = tables.frame("values", rows), tables.frame("values", hidden or [])
-    hidden_frame.index += len(frame)
-    return Results(frame, EpisodeScores((), set()), tables.frame("costs", []), hidden_rows=hidden_frame)
 
 
 def test_baselines_get_the_training_length_of_hidden_models_on_the_same_prompts() -> None:
     curves = {"evaluator": "next", "metric": "squared_error"}
     hidden = [MODEL | curves | {"n_context": n} for n in (0, 8)]
-    assert results_of([ZERO | curves | {"n_context": 0}], hidden).trained_lengths.tolist() == [8]
+    assert results_of([ZERO | curves | {"n_context": 0}], hidden=hidden).trained_lengths.tolist() == [8]
     assert results_of([ZERO | curves | {"n_context": 0}]).trained_lengths.isna().all()
 
 
 def test_the_prompt_set_of_targets_is_the_one_without_a_shift() -> None:
     rows = [ZERO | TARGETS | {"shift": "noisy-1", "prompt_set": "q"}, ZERO | TARGETS]
-    assert Slice(results_of(rows), "t", "smoke").target_prompt_set == "p"
-    assert Slice(results_of(rows[:1]), "t", "smoke").target_prompt_set is None
+    assert slice_of(*rows).target_prompt_set == "p"
+    assert slice_of(rows[0]).target_prompt_set is None
     without_prompts = MODEL | TARGETS | {"prompt_set": None}
-    assert Slice(results_of([without_prompts, *rows]), "t", "smoke").target_prompt_set == "p"
+    assert slice_of(without_prompts, *rows).target_prompt_set == "p"
 
 
 def test_a_failed_evaluation_of_a_branch_does_not_remove_the_values_of_the_run() -> None:
-    failed = {"status": "failed", "reason": "r", "value": None, "n_related": None}
+    failed = FAILED | {"n_related": None}
     branch_row = MODEL | TARGETS | failed | {"axis": "branch", "axis_value": 10}
     other_seed = MODEL | TARGETS | failed | {"run": "m-s1"}
     for failed_row, contestants in ((branch_row, ["m", "zero"]), (other_seed, ["zero"])):
-        task = Slice(results_of([MODEL | TARGETS, ZERO | TARGETS, failed_row]), "t", "smoke")
+        task = slice_of(MODEL | TARGETS, ZERO | TARGETS, failed_row)
         assert sorted(task.targets["contestant"]) == contestants
 
 
 def test_rows_without_failed_contestants_are_numbered_from_0() -> None:
-    failed = MODEL | TARGETS | {"status": "failed", "reason": "r", "value": None}
+    failed = MODEL | TARGETS | FAILED
     other_seed = MODEL | TARGETS | {"run": "m-s1"}
-    task = Slice(results_of([failed, other_seed, ZERO | TARGETS, ZERO | TARGETS | {"shift": "noisy-1"}]), "t", "smoke")
+    task = slice_of(failed, other_seed, ZERO | TARGETS, ZERO | TARGETS | {"shift": "noisy-1"})
     successful_rows = task.without_failed(task.rows[task.rows["status"].eq("ok")])
     assert successful_rows.index.tolist() == [0, 1] and successful_rows.columns.tolist() == task.rows.columns.tolist()
     assert task.targets.index.tolist() == [0, 1]
@@ -76,13 +67,8 @@ def test_costs_for_a_training_length_are_from_its_runs_and_exclude_evaluations_o
 
 
 NEXT = {"evaluator": "next", "metric": "squared_error"}
-FAILED = {"status": "failed", "reason": "r", "value": None}
 DIVERGED = FAILED | {"evaluator": "train", "metric": "loss", "axis": "train_step", "axis_value": 5, "prompt_set": None}
 ICL = {"evaluator": "icl", "metric": "accuracy_within_choices"}
-
-
-def slice_of(*rows: dict[str, object], length: int | None = None) -> Slice:
-    return Slice(results_of(list(rows)), "t", "smoke", length)
 
 
 def contestants(rows: pd.DataFrame) -> list[str]:

@@ -15,6 +15,7 @@ from iclbench.analysis.table_ranks import (
     table_metric,
     table_values,
 )
+from tests.analysis.hand_made import MODEL, ZERO
 
 
 @pytest.mark.parametrize(("contestants", "q"), [(2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)])
@@ -83,20 +84,12 @@ def test_contestants_with_equal_mean_ranks_are_ordered_by_name() -> None:
     assert list(ranks.scores) == list(ranks.mean_rank.index) == ["a", "b", "c"] and ranks.metric == "r_squared"
 
 
-SHARED = {"task": "t", "family": "f", "preset": "smoke", "shift": "none", "status": "ok", "prompt_set": "p"}
-SHARED |= {"card": "c", "version": "0", "evaluator": "targets", "metric": "roc_auc"}
+TARGETS = {"evaluator": "targets", "metric": "roc_auc"}
 
 
 def rows(*changes: dict[str, object]) -> pd.DataFrame:
     """Rows of two seeds of m on the tables x and y, of a baseline on x, and additional rows with these changes."""
-    row = SHARED | {
-        "run": "m-s0",
-        "contestant": "m",
-        "kind": "backbone",
-        "axis": "stratum:x",
-        "stratum": "x",
-        "value": 0.5,
-    }
+    row = MODEL | TARGETS | {"axis": "stratum:x", "stratum": "x", "value": 0.5}
     on_y = row | {"axis": "stratum:y", "stratum": "y"}
     main_rows = [
         row,
@@ -149,5 +142,5 @@ def test_contestants_without_values_on_all_tables_have_no_rank() -> None:
 def test_the_metric_of_tables_is_one_that_was_measured_for_the_question_targets(
     changes: list[dict[str, object]], expected: str | None
 ) -> None:
-    row = SHARED | {"run": "k", "contestant": "k", "kind": "baseline", "value": 0.5}
+    row = ZERO | TARGETS
     assert table_metric(tables.frame("values", [row | change for change in changes])) == expected

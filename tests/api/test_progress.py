@@ -2,6 +2,7 @@
 
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,15 @@ import iclbench as icl
 from iclbench.api.progress import progress_bar
 
 SIZE = {"layers": 1, "width": 16, "heads": 2}
+
+
+def run_in_notebook(monkeypatch: pytest.MonkeyPatch, display: Callable[..., object]) -> None:
+    """Replace IPython by a module with this function `display`, and pretend that a notebook runs the test."""
+    display_module: Any = types.ModuleType("IPython.display")
+    display_module.display = display
+    for module in (types.ModuleType("IPython"), display_module):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(sys.modules, "ipykernel", None)
 
 
 def test_a_notebook_shows_one_line_that_is_updated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,14 +35,7 @@ def test_a_notebook_shows_one_line_that_is_updated(monkeypatch: pytest.MonkeyPat
         lines.append(content["text/plain"])
         return Handle()
 
-    display_module: Any = types.ModuleType("IPython.display")
-    display_module.display = display
-    for name, module in {
-        "ipykernel": None,
-        "IPython": types.ModuleType("IPython"),
-        "IPython.display": display_module,
-    }.items():
-        monkeypatch.setitem(sys.modules, name, module)
+    run_in_notebook(monkeypatch, display)
     task = icl.task("linear", "smoke", dim=2)
     history = icl.fit(icl.GPT2(task, **SIZE), task, steps=4, log_every=2)
     losses = [f"{loss:.4f}" for loss in history["loss"]]
@@ -57,13 +60,6 @@ def test_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 
 def test_progress_works_in_a_front_end_that_does_not_support_updates(monkeypatch: pytest.MonkeyPatch) -> None:
-    display_module: Any = types.ModuleType("IPython.display")
-    display_module.display = lambda *_, **__: None
-    for name, module in (
-        ("ipykernel", None),
-        ("IPython", types.ModuleType("IPython")),
-        (display_module.__name__, display_module),
-    ):
-        monkeypatch.setitem(sys.modules, name, module)
+    run_in_notebook(monkeypatch, lambda *_, **__: None)
     with progress_bar("gpt2", 4) as update:
         update(2, "loss 1")

@@ -12,10 +12,10 @@ from iclbench.backbones.cmanp import CMANP
 from iclbench.backbones.latent_backbone import LatentBackbone, LatentSettings
 from iclbench.backbones.lbanp import LBANP
 from iclbench.core.episodes import Episodes, Points
-from iclbench.core.predictions import Prediction
 from iclbench.core.task import TaskShape
 from iclbench.evaluation.costs.live_bytes import LiveBytes
 from iclbench.layers.latent_layers import CrossLayer
+from tests.backbones.event_models import assert_same
 from tests.refusals import refused
 
 SHAPE = TaskShape(x_dim=2, points=64, y_dim=3, head="gaussian", question="targets")
@@ -41,11 +41,6 @@ def points(count: int = 40, batch: int = 2, dtype: torch.dtype = torch.float64) 
 
 def queries(count: int = 6, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(2, count, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64).to(dtype)
-
-
-def assert_same(actual: Prediction, expected: Prediction, tolerance: float) -> None:
-    for a, b in zip(actual.tensors().values(), expected.tensors().values(), strict=True):
-        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
 def test_the_number_of_parameters_equals_that_of_the_paper() -> None:

@@ -1,7 +1,6 @@
 """CMHP: sizes, comparison with attention to each prefix, gradients, streams, a constant state, and learning."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -184,17 +183,6 @@ def test_states_can_be_in_float64_while_weights_are_in_float32(dtype: torch.dtyp
     expected = model(CMHP, **SMALL).predict_next(events())
     actual = backbone.predict_next(context)
     torch.testing.assert_close(actual.locs.double(), expected.locs, rtol=1e-4, atol=1e-4)
-
-
-@torch.no_grad()
-def test_loaded_states_give_identical_predictions_before_and_after_an_update(tmp_path: Path) -> None:
-    backbone, context, new_events = model(CMHP, **SMALL), events(), events(3)
-    state = backbone.condition(context)
-    backbone.save_state(state, tmp_path / "state")
-    reloaded = model(CMHP, **SMALL)
-    loaded = reloaded.load_state(tmp_path / "state")
-    for a, b in ((loaded, state), (reloaded.update(loaded, new_events), backbone.update(state, new_events))):
-        assert_same(reloaded.query(a, empty_queries()), backbone.query(b, empty_queries()), 0.0)
 
 
 @pytest.mark.parametrize(("budget", "marks"), [(25_000, 3), (25_000, 984), (200_000, 97), (1_000_000, 984)])

@@ -1,8 +1,9 @@
-"""Masked events and open intervals do not change the later predictions of THP and CMHP."""
+"""THP and CMHP: masked events and open intervals do not change later predictions, and states can be saved."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -47,3 +48,17 @@ def test_the_open_interval_at_the_end_is_predicted_but_does_not_change_later_pre
     )
     last = backbone.predict_next(observed).at(slice(COUNT, None))
     assert_same(last, backbone.predict_targets(context, empty_queries()), 1e-12)
+
+
+@BOTH_MODELS
+@torch.no_grad()
+def test_loaded_states_give_identical_predictions_before_and_after_an_update(
+    cls: type[EventBackbone], small: dict[str, int], tmp_path: Path
+) -> None:
+    backbone, context, new_events = model(cls, **small), events(), events(3)
+    state = backbone.condition(context)
+    backbone.save_state(state, tmp_path / "state")
+    reloaded = model(cls, **small)
+    loaded = reloaded.load_state(tmp_path / "state")
+    for a, b in ((loaded, state), (reloaded.update(loaded, new_events), backbone.update(state, new_events))):
+        assert_same(reloaded.query(a, empty_queries()), backbone.query(b, empty_queries()), 0.0)

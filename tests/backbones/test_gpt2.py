@@ -12,6 +12,7 @@ from iclbench.backbones.gpt2 import GPT2, GPT2Settings
 from iclbench.core.episodes import Episodes, Points
 from iclbench.layers.gpt2_block import gpt2_layers
 from iclbench.layers.positions import RotaryPositions, SinusoidalPositions, rotate
+from tests.backbones.random_points import points
 from tests.backbones.transformers_gpt2 import transformers_gpt2
 from tests.refusals import refused
 
@@ -20,12 +21,6 @@ def model(positions: str = "none", **shape: object) -> GPT2:
     torch.manual_seed(0)
     settings = GPT2Settings(size="tiny", positions=positions, init_std=0.2)
     return GPT2(settings, TaskShape(**{"x_dim": 5, "points": 12, **shape})).eval()
-
-
-def points(batch: int = 3, count: int = 12, dim: int = 5) -> Points:
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(batch, count, dim, generator=generator)
-    return Points.full(x, torch.randn(batch, count, 1, generator=generator))
 
 
 def test_the_number_of_parameters_equals_that_of_the_paper() -> None:

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from iclbench.backbones.mamba import Mamba, MambaSettings
 from iclbench.config.resolution import resolve_run
-from iclbench.core.episodes import Points
 from iclbench.core.files import save_tensors
 from iclbench.core.task import TaskShape
 from iclbench.layers.depthwise_convolution import depthwise_convolution
 from iclbench.store.runs import Run, create
 from iclbench.training.run import train
+from tests.backbones.random_points import points
 from tests.refusals import refused
 
 
@@ -23,12 +23,6 @@ def model(**settings: object) -> Mamba:
     torch.manual_seed(0)
     sizes = {"layers": 3, "width": 24, "state": 4, **settings}
     return Mamba(MambaSettings(**sizes), TaskShape(x_dim=5, points=12)).eval()
-
-
-def points(batch: int = 3, count: int = 12, dim: int = 5) -> Points:
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(batch, count, dim, generator=generator)
-    return Points.full(x, torch.randn(batch, count, 1, generator=generator))
 
 
 def transformers_mamba(ours: Mamba) -> torch.nn.Module:

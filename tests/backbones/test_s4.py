@@ -10,10 +10,11 @@ from torch import Tensor
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.s4 import S4, S4D
 from iclbench.config.cards import TrainSettings
-from iclbench.core.episodes import Episodes, Points
+from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError
 from iclbench.core.settings import validate
 from iclbench.training.step import make_optimiser
+from tests.backbones.random_points import points
 
 MODELS = pytest.mark.parametrize("cls", [S4D, S4], ids=["s4d", "s4"])
 
@@ -22,12 +23,6 @@ def model(cls: type[S4D] | type[S4], points: int = 12, **settings: object) -> S4
     torch.manual_seed(0)
     sizes = {"layers": 2, "width": 12, "state": 16, **settings}
     return cls(cls.Settings(**sizes), TaskShape(x_dim=5, points=points))
-
-
-def points(batch: int = 3, count: int = 12, dim: int = 5) -> Points:
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(batch, count, dim, generator=generator)
-    return Points.full(x, torch.randn(batch, count, 1, generator=generator))
 
 
 def episodes() -> Episodes:

@@ -1,6 +1,7 @@
 """Sequence backbones process long sequences in segments, which saves memory and does not change predictions."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from iclbench.backbones.base import TaskShape
 from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.core.episodes import Points
 from iclbench.registry import BACKBONES
+from tests.backbones import random_points
 from tests.refusals import refused
 
 SIZES = {
@@ -31,10 +33,7 @@ def model(name: str, points: int = N) -> SequenceBackbone:
     return cls(cls.Settings(**SIZES[name]), TaskShape(x_dim=3, points=points)).eval()
 
 
-def draw(batch: int = 3, count: int = N) -> Points:
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(batch, count, 3, generator=generator)
-    return Points.full(x, torch.randn(batch, count, 1, generator=generator))
+draw = partial(random_points.points, count=N, dim=3)
 
 
 def with_gaps(points: Points) -> Points:
@@ -138,7 +137,7 @@ class LargestTensor(TorchDispatchMode):
 
 
 def largest_tensor(name: str, count: int, forked: bool) -> int:
-    backbone, points = model(name), draw(1, count)
+    backbone, points = model(name), draw(1, count=count)
     with torch.no_grad(), LargestTensor() as largest:
         backbone.predict_next(points, x_query=points.x.flip(1) if forked else None)
     return largest.elements

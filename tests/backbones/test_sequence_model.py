@@ -11,6 +11,7 @@ from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.task import TaskShape
 from iclbench.registry import BACKBONES, MIXERS
+from tests.backbones.random_points import points
 from tests.refusals import refused
 
 SHAPE = TaskShape(x_dim=4, points=12)
@@ -21,11 +22,6 @@ def model(name: str, **settings: object) -> SequenceModel:
     torch.manual_seed(0)
     cls = BACKBONES.get(name)
     return cls(cls.Settings(**{"layers": 2, "width": 16, **settings}), SHAPE).eval()
-
-
-def points(count: int) -> Points:
-    generator = torch.Generator().manual_seed(1)
-    return Points.full(torch.randn(2, count, 4, generator=generator), torch.randn(2, count, 1, generator=generator))
 
 
 def test_the_documentation_lists_every_mixer() -> None:
@@ -95,7 +91,7 @@ def test_a_state_has_the_documented_size(name: str) -> None:
     """
     longer = {"max_points": 30} if name == "hyena" else {}
     backbone = model(name, layers=1, width=D, **longer)
-    memory = [backbone.condition(points(count)).nbytes for count in (5, 20)]
+    memory = [backbone.condition(points(2, count, 4)).nbytes for count in (5, 20)]
     # Keys and values, decays, and the mask of valid tokens.
     caches = {"attention": 4 * 2 * D + 1, "fox": 4 * (2 * D + H) + 1, "path": 4 * 2 * D + 1}
     if name in caches:
@@ -135,9 +131,9 @@ def test_hybrids_have_the_eigenvalues_of_the_backbone_of_each_mixer(name: str) -
     for eigenvalues in ("positive", "negative"):
         uniform = model(name, eigenvalues=eigenvalues)
         is_default = eigenvalues == BACKBONES.get(name).Settings().eigenvalues
-        answers = [m.predict_next(points(5)).point() for m in (hybrid, uniform)]
+        answers = [m.predict_next(points(2, 5, 4)).point() for m in (hybrid, uniform)]
         assert torch.equal(*answers) == is_default
-        answers[0] = model("hybrid", mixers=[name], eigenvalues=eigenvalues).predict_next(points(5)).point()
+        answers[0] = model("hybrid", mixers=[name], eigenvalues=eigenvalues).predict_next(points(2, 5, 4)).point()
         assert torch.equal(*answers)
 
 
@@ -197,8 +193,8 @@ def test_hyena_refuses_sequences_longer_than_its_filter() -> None:
     backbone = model("hyena")
     assert backbone.longest == 13 and backbone.too_long(12) is None and "12" in str(backbone.too_long(13))
     with refused("not-applicable", "hyena", 13, "-o backbone.max_points=14"):
-        backbone.predict_next(points(14))
-    assert model("hyena", max_points=30).predict_next(points(14)).point().shape == (2, 14, 1)
+        backbone.predict_next(points(2, 14, 4))
+    assert model("hyena", max_points=30).predict_next(points(2, 14, 4)).point().shape == (2, 14, 1)
 
 
 def test_a_filter_shorter_than_the_training_sequences_is_refused() -> None:
@@ -209,7 +205,7 @@ def test_a_filter_shorter_than_the_training_sequences_is_refused() -> None:
 def test_a_filter_is_computed_only_up_to_the_length_of_the_sequence() -> None:
     """A model for up to half a billion points predicts six points without computing a filter for all positions."""
     backbone = model("hyena", max_points=500_000_000)
-    assert bool(backbone.predict_next(points(6)).point().isfinite().all())
+    assert bool(backbone.predict_next(points(2, 6, 4)).point().isfinite().all())
 
 
 def test_names_of_mixers_are_normalised() -> None:
@@ -227,7 +223,7 @@ def test_the_error_for_mamba_without_a_convolution_suggests_the_hybrid_backbone(
 
 def test_states_that_grow_by_different_numbers_of_points_per_episode_are_padded() -> None:
     """Keys and values are padded on the left."""
-    backbone, batch = model("hybrid", layers=3, mixers=["mamba2", "attention", "hyena"], max_points=40), points(9)
+    backbone, batch = model("hybrid", layers=3, mixers=["mamba2", "attention", "hyena"], max_points=40), points(2, 9, 4)
     mask = torch.ones(2, 9, dtype=torch.bool)
     mask[0, 4:] = False
     masked = Points(batch.x, batch.y, mask)

@@ -1,7 +1,5 @@
 """Two-path neural processes: published sizes, comparison with NumPy loops, bounded memory, and settings."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,9 @@ import torch
 from iclbench.backbones import two_path_np
 from iclbench.backbones.base import TaskShape
 from iclbench.registry import BACKBONES
+from tests.backbones.event_models import assert_same
 from tests.backbones.naive_two_path import NaiveModel
+from tests.backbones.small_np import mlp_parameters
 from tests.backbones.two_path_models import batch, build, rows
 from tests.refusals import refused
 
@@ -18,24 +18,23 @@ NAMES = ["two-path-cnp", "np", "bnp", "canp", "anp", "banp"]
 PUBLISHED = [(1, 1, 4, 2, 3), (2, 1, 5, 3, 4), (2, 3, 6, 3, 5)]
 
 
-def linears(*widths: int) -> int:
-    """Return the number of parameters of consecutive linear layers."""
-    return sum(a * b + b for a, b in itertools.pairwise(widths))
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("dx", "dy", "pre", "post", "decoder"), PUBLISHED)
 def test_published_sizes(name: str, dx: int, dy: int, pre: int, post: int, decoder: int) -> None:
     """The expected size is the sum over the layers of the released modules."""
     d = 128
-    attention = 3 * d * d + linears(d, d) + 2 * 2 * d
+    attention = 3 * d * d + mlp_parameters(d, d) + 2 * 2 * d
     attentive, latent = name in ("canp", "anp", "banp"), name in ("np", "anp")
-    points = linears(dx + dy, *[d] * pre)
-    values = linears(dx + dy, *[d] * (pre - 2)) + attention
-    first = values + linears(dx, *[d] * post) + attention if attentive else points + linears(*[d] * (post + 1))
-    second = (values if attentive else points) + linears(*[d] * post, 2 * d if latent else d)
+    points = mlp_parameters(dx + dy, *[d] * pre)
+    values = mlp_parameters(dx + dy, *[d] * (pre - 2)) + attention
+    first = (
+        values + mlp_parameters(dx, *[d] * post) + attention
+        if attentive
+        else points + mlp_parameters(*[d] * (post + 1))
+    )
+    second = (values if attentive else points) + mlp_parameters(*[d] * post, 2 * d if latent else d)
     bootstrap_layer = 2 * d * d if name in ("bnp", "banp") else 0
-    expected = first + second + linears(2 * d + dx, *[d] * (decoder - 1), 2 * dy) + bootstrap_layer
+    expected = first + second + mlp_parameters(2 * d + dx, *[d] * (decoder - 1), 2 * dy) + bootstrap_layer
     cls = BACKBONES.get(name)
     settings = cls.Settings(pre_depth=pre, post_depth=post, decoder_depth=decoder)
     shape = TaskShape(x_dim=dx, y_dim=dy, points=64, head="gaussian", question="targets")
@@ -64,8 +63,7 @@ def test_predictions_do_not_depend_on_the_number_of_rows_per_pass(name: str, mon
     expected = [ask() for ask in questions]
     monkeypatch.setattr(two_path_np, "_MAX_ROWS", 2 * episodes.targets.mask.numel())
     for ask, answer in zip(questions, expected, strict=True):
-        for a, b in zip(ask().tensors().values(), answer.tensors().values(), strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+        assert_same(ask(), answer, 1e-10)
 
 
 @pytest.mark.parametrize("name", ["two-path-cnp", "np"])

@@ -17,17 +17,12 @@ from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.evaluation.contestants import PredictorContestant
+from tests.cli.conftest import RunCommand
 from tests.conftest import small_card
 from tests.texts import numbers
 
 SIZES = cost_runs.CostSizes([3], [], [], 2)
 SMALL = ("--points", "3", "--points", "8", "--episodes", "2")
-
-
-def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    code = main([str(a) for a in arguments])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +42,8 @@ def results(trained_results: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_runs_and_baselines_are_measured_and_printed(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run("cost", *SMALL, "--points", "9", "--baseline", "all", "--results", results, capsys=capsys)
+def test_runs_and_baselines_are_measured_and_printed(results: Path, run: RunCommand) -> None:
+    code, out, err = run("cost", *SMALL, "--points", "9", "--baseline", "all", "--results", results)
     assert code == 0
     rows = [line.split() for line in out.splitlines() if line.strip()]
     sizes = {
@@ -63,12 +58,12 @@ def test_runs_and_baselines_are_measured_and_printed(results: Path, capsys: pyte
 
 @pytest.mark.slow
 def test_batch_sizes_have_separate_tables_and_costs_of_baselines_at_other_sizes_are_retained(
-    results: Path, capsys: pytest.CaptureFixture[str]
+    results: Path, run: RunCommand
 ) -> None:
     baseline = ("--baseline", "zero", "--results", results)
-    run("cost", "plain", "--points", "3", "--episodes", "2", *baseline, capsys=capsys)
-    run("cost", "learned", "--points", "8", "--episodes", "2", *baseline, capsys=capsys)
-    _, out, _ = run("cost", "plain", "--points", "3", "--episodes", "4", *baseline, capsys=capsys)
+    run("cost", "plain", "--points", "3", "--episodes", "2", *baseline)
+    run("cost", "learned", "--points", "8", "--episodes", "2", *baseline)
+    _, out, _ = run("cost", "plain", "--points", "3", "--episodes", "4", *baseline)
     _, two_text, four_text = out.split("tiny-linear, smoke: ")
     two, four = two_text.splitlines(), four_text.splitlines()
     assert (numbers(two_text)[-1], numbers(four_text)[-1]) == (2, 4)
@@ -77,28 +72,26 @@ def test_batch_sizes_have_separate_tables_and_costs_of_baselines_at_other_sizes_
     assert [line.split()[0] for line in two if line.startswith(("plain", "learned"))] == ["plain"]
 
 
-def test_json_output_contains_only_rows_of_the_named_run(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run("cost", "plain", *SMALL, "--json", "--results", results, capsys=capsys)
+def test_json_output_contains_only_rows_of_the_named_run(results: Path, run: RunCommand) -> None:
+    code, out, _ = run("cost", "plain", *SMALL, "--json", "--results", results)
     rows = json.loads(out)
     assert code == 0
     assert {row["run"] for row in rows} == {"plain"}
     assert {row["phase"] for row in rows} == {"model", "train", "train_step", "condition", "query", "update"}
 
 
-def test_calls_with_several_queries_or_new_points_have_a_separate_table(
-    results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_calls_with_several_queries_or_new_points_have_a_separate_table(results: Path, run: RunCommand) -> None:
     words = ("cost", "plain", *SMALL[:2], *SMALL[-2:], "--queries", "5", "--queries", "9", "--update", "4")
-    code, out, _ = run(*words, "--results", results, capsys=capsys)
+    code, out, _ = run(*words, "--results", results)
     assert code == 0
     rows = [line.split()[:4] for line in out.splitlines() if re.match("plain +(query|update) ", line)]
     assert rows == [["plain", "query", "3", n] for n in "159"] + [["plain", "update", "3", n] for n in "14"]
-    code, out, _ = run("cost", "plain", *SMALL[:2], *SMALL[-2:], "--results", results, "--json", capsys=capsys)
+    code, out, _ = run("cost", "plain", *SMALL[:2], *SMALL[-2:], "--results", results, "--json")
     stored = {(row["phase"], row["n_at_once"]) for row in json.loads(out) if row["n_at_once"] is not None}
     assert stored == {("query", 5), ("query", 9), ("update", 4)}, "earlier measurements are retained"
 
 
-def test_invalid_requests_are_refused_in_one_line(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_requests_are_refused_in_one_line(results: Path, run: RunCommand) -> None:
     for arguments, name in (
         (("cost", "plian"), "'plain'"),
         (("cost", "--baseline", "knn-33"), "'knn-33'"),
@@ -106,7 +99,7 @@ def test_invalid_requests_are_refused_in_one_line(results: Path, capsys: pytest.
         (("cost", "--queries", "0"), "--queries"),
         (("cost", "--update", "0"), "--update"),
     ):
-        code, out, err = run(*arguments, "--results", results, capsys=capsys)
+        code, out, err = run(*arguments, "--results", results)
         assert (code, out) == (2, "") and name in err and err.count("\n") == 1
 
 
@@ -168,10 +161,10 @@ def test_default_sizes_exceed_the_training_length_only_for_tasks_with_inputs(
     assert cost_runs.default_points(config) == sizes
 
 
-def test_costs_of_a_stream_are_measured_without_a_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_costs_of_a_stream_are_measured_without_a_size(tmp_path: Path, run: RunCommand) -> None:
     small = ["-o", "task.points=5", "-o", "train.steps=1", "-o", "train.batch=2", "-o", "backbone.width=8"]
     options = [*small, "-o", "backbone.layers=1", "-o", "backbone.heads=2", "--name", "m", "--results", tmp_path]
-    assert run("train", "markov", "gpt2-learned", "-p", "smoke", *options, capsys=capsys)[0] == 0
-    code, out, err = run("cost", "m", "--episodes", 2, "--json", "--results", tmp_path, capsys=capsys)
+    assert run("train", "markov", "gpt2-learned", "-p", "smoke", *options)[0] == 0
+    code, out, err = run("cost", "m", "--episodes", 2, "--json", "--results", tmp_path)
     assert code == 0 and "skipped" not in err
     assert {row["n_points"] for row in json.loads(out) if row["phase"] == "query"} == {2, 5}

@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,8 +20,8 @@ from iclbench.cli.lm.eval import abbreviated_names
 from iclbench.cli.lm.eval_models import remarks
 from iclbench.cli.lm.overview import models_of, overview_board
 from iclbench.cli.lm.tables import orders_board, passes_board, print_summaries, task_board
-from iclbench.cli.main import main
 from iclbench.language.models.loading import quiet_logs
+from tests.cli.conftest import RunCommand
 from tests.cli.test_main import heavy_imports
 from tests.conftest import restore_ctrl_c
 from tests.language.tiny_models import save_tiny_model
@@ -46,17 +47,22 @@ def _separate_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ICLBENCH_DATA", raising=False)
 
 
-def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    code = main(["lm", *map(str, arguments)])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+@pytest.fixture
+def run(run: RunCommand) -> RunCommand:
+    """Run `iclbench lm`."""
+    return partial(run, "lm")
 
 
-def error_line(*arguments: object, capsys: pytest.CaptureFixture[str]) -> str:
+@pytest.fixture
+def error_line(run: RunCommand) -> Callable[..., str]:
     """Run a command that is refused, and return its error line."""
-    code, out, err = run(*arguments, capsys=capsys)
-    assert (code, out, err.count("\n")) == (2, "", 1), err
-    return err
+
+    def run_refused(*words: object) -> str:
+        code, out, err = run(*words)
+        assert (code, out, err.count("\n")) == (2, "", 1), err
+        return err
+
+    return run_refused
 
 
 def test_names_and_settings_are_checked_before_large_imports(tmp_path: Path) -> None:
@@ -73,14 +79,14 @@ def test_names_and_settings_are_checked_before_large_imports(tmp_path: Path) -> 
     assert heavy_imports(tmp_path, *commands) == {}
 
 
-def test_two_models_with_the_same_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_models_with_the_same_name_are_refused(tmp_path: Path, error_line: Callable[..., str]) -> None:
     folders = [tmp_path / parent / "lm" for parent in "ab"]
     for folder in folders:
         folder.mkdir(parents=True)
         for name in ("config.json", "model.safetensors", "tokenizer.json"):
             (folder / name).touch()
     models = [word for folder in folders for word in ("--model", folder)]
-    line = error_line("eval", *models, "--tasks", "to-upper", "--offline", capsys=capsys)
+    line = error_line("eval", *models, "--tasks", "to-upper", "--offline")
     assert "'lm'" in line and "--name" in line
 
 
@@ -107,9 +113,9 @@ def test_two_models_with_the_same_name_are_refused(tmp_path: Path, capsys: pytes
     ],
 )
 def test_invalid_requests_are_refused_in_one_line(
-    arguments: list[str], names: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], names: tuple[str, ...], tmp_path: Path, error_line: Callable[..., str]
 ) -> None:
-    line = error_line("eval", "--model", MISSING, *arguments, capsys=capsys)
+    line = error_line("eval", "--model", MISSING, *arguments)
     assert all(name in line for name in names), line
     assert not any(tmp_path.iterdir())
 
@@ -138,18 +144,18 @@ def test_a_model_that_is_not_cached_is_refused_with_the_option_offline_without_n
 
 # Slow, because answers are generated letter by letter.
 @pytest.mark.slow
-def test_an_evaluation_prints_tables_and_is_cached(models, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_evaluation_prints_tables_and_is_cached(models, tmp_path: Path, run: RunCommand) -> None:
     words = ("eval", "--model", models("llama"), "--tasks", "to-upper,list-first", "--name", "demo-lm")
     sizes = ("--episodes", 6, "--shots", 2, "--demo-seeds", "0:2")
     thinking = (*sizes, "--method", "deep-thinking", "-o", "method.passes=2")
-    code, out, err = run(*words, *thinking, capsys=capsys)
+    code, out, err = run(*words, *thinking)
     assert code == 0, err
     assert "to-upper (algorithmic, greedy)" in out
     assert "demo-lm+deep-thinking-passes-2" in out and "demo-lm+repeat-2" in out and "majority" in out
     assert "2 sets of demonstrations" in out and "mean of all (2)" in out
     assert all(len(line.rstrip()) <= 120 for line in out.splitlines()), "the table fits into a terminal of 120 columns"
     values = {path: path.read_bytes() for path in tmp_path.rglob("*.values.parquet")}
-    code, rows, _ = run(*words, *thinking, "--json", capsys=capsys)
+    code, rows, _ = run(*words, *thinking, "--json")
     assert code == 0
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.values.parquet")} == values
     frame = pd.DataFrame(json.loads(rows))
@@ -167,13 +173,11 @@ def test_an_evaluation_prints_tables_and_is_cached(models, tmp_path: Path, capsy
 
 
 @pytest.mark.slow
-def test_a_choice_task_with_a_method_has_controls_and_is_cached(
-    models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_choice_task_with_a_method_has_controls_and_is_cached(models, tmp_path: Path, run: RunCommand) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text("\n".join(json.dumps({"text": f"film {i}", "label": "ab"[i % 2]}) for i in range(20)))
     words = ("eval", "--model", models("llama"), "--tasks", path, "--name", "demo-lm", *QUICK, "--json")
-    first, second = (run(*words, "--method", "deep-thinking", "-o", "method.passes=2", capsys=capsys) for _ in range(2))
+    first, second = (run(*words, "--method", "deep-thinking", "-o", "method.passes=2") for _ in range(2))
     assert first[0] == second[0] == 0, first[2]
     assert first[1] == second[1]
     assert {row["contestant"] for row in json.loads(first[1])} == {
@@ -186,20 +190,20 @@ def test_a_choice_task_with_a_method_has_controls_and_is_cached(
 
 
 @pytest.mark.slow
-def test_skipped_prompts_of_cached_cells_are_reported(models, capsys: pytest.CaptureFixture[str]) -> None:
+def test_skipped_prompts_of_cached_cells_are_reported(models, run: RunCommand) -> None:
     words = ("eval", "--model", models("gpt2"), "--tasks", "list-first", "--episodes", 20, "--demo-seeds", 0)
     words += ("--shots", 8, "--overlength", "skip", "--no-controls")
-    first, second = (run(*words, capsys=capsys)[2] for _ in range(2))
+    first, second = (run(*words)[2] for _ in range(2))
     assert "160 tokens" in first and "160 tokens" in second
 
 
 def test_a_task_without_data_is_skipped_among_several_and_refused_alone(
-    models, capsys: pytest.CaptureFixture[str]
+    models, run: RunCommand, error_line: Callable[..., str]
 ) -> None:
-    code, out, err = run("eval", "--model", models("gpt2"), "--tasks", "sst2,to-upper", *QUICK, capsys=capsys)
+    code, out, err = run("eval", "--model", models("gpt2"), "--tasks", "sst2,to-upper", *QUICK)
     assert code == 1 and "to-upper" in out
     assert "sst2: " in err and "1 failed" in err
-    assert "--data-dir" in error_line("eval", "--model", models("gpt2"), "--tasks", "sst2", capsys=capsys)
+    assert "--data-dir" in error_line("eval", "--model", models("gpt2"), "--tasks", "sst2")
 
 
 @pytest.mark.parametrize(
@@ -211,27 +215,27 @@ def test_a_task_without_data_is_skipped_among_several_and_refused_alone(
     ],
 )
 def test_an_invalid_data_file_of_the_user_is_refused_in_one_line(
-    lines: list[str], name: str, models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    lines: list[str], name: str, models, tmp_path: Path, error_line: Callable[..., str]
 ) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text("\n".join(lines))
-    line = error_line("eval", "--model", models("gpt2"), "--tasks", path, capsys=capsys)
+    line = error_line("eval", "--model", models("gpt2"), "--tasks", path)
     assert name in line and "mine" in line
 
 
 def test_the_error_for_an_unknown_label_names_file_and_line(
-    models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    models, tmp_path: Path, error_line: Callable[..., str]
 ) -> None:
     rows = [{"text": f"film {i}", "label": "positive" if i % 2 else "negative"} for i in range(40)]
     rows[6]["label"] = "sad"
     (tmp_path / "sst2.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    line = error_line("eval", "--model", models("gpt2"), "--tasks", "sst2", "--data-dir", tmp_path, capsys=capsys)
+    line = error_line("eval", "--model", models("gpt2"), "--tasks", "sst2", "--data-dir", tmp_path)
     assert all(name in line for name in ("sst2.jsonl", "7", "sad", "positive"))
 
 
 @pytest.mark.slow
 def test_a_prompt_longer_than_the_context_fails_and_earlier_rows_remain(
-    models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    models, tmp_path: Path, run: RunCommand
 ) -> None:
     words = (
         "eval",
@@ -245,28 +249,28 @@ def test_a_prompt_longer_than_the_context_fails_and_earlier_rows_remain(
         0,
         "--no-controls",
     )
-    assert run(*words, "--shots", 2, capsys=capsys)[0] == 0
+    assert run(*words, "--shots", 2)[0] == 0
     before = {path: path.read_bytes() for path in tmp_path.rglob("*shot-d0*/*.values.parquet")}
-    code, _, err = run(*words, "--shots", "2,20", capsys=capsys)
+    code, _, err = run(*words, "--shots", "2,20")
     (line,) = [line for line in err.splitlines() if line.startswith("failed: ")]
     assert code == 1 and "160" in line and "--overlength" in line
     assert before.items() <= {path: path.read_bytes() for path in tmp_path.rglob("*.values.parquet")}.items()
-    code, _, err = run(*words, "--shots", "2,20", "--overlength", "drop", capsys=capsys)
+    code, _, err = run(*words, "--shots", "2,20", "--overlength", "drop")
     assert code == 0, err
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), [("mamba", "keys"), ("mistral", "window")])
 def test_deep_thinking_needs_a_model_with_an_unlimited_cache_of_keys(
-    kind: str, name: str, models, capsys: pytest.CaptureFixture[str]
+    kind: str, name: str, models, run: RunCommand, error_line: Callable[..., str]
 ) -> None:
     words = ("eval", "--model", models(kind), "--tasks", "to-upper,to-lower", *QUICK)
-    assert name in error_line(*words, "--method", "deep-thinking", capsys=capsys)
-    assert run(*words, "--no-controls", capsys=capsys)[0] == 0
+    assert name in error_line(*words, "--method", "deep-thinking")
+    assert run(*words, "--no-controls")[0] == 0
 
 
 def test_code_in_a_model_folder_is_executed_only_with_the_option_trust_remote_code(
-    models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    models, tmp_path: Path, error_line: Callable[..., str]
 ) -> None:
     folder = Path(shutil.copytree(models("llama"), tmp_path / "foreign"))
     config = json.loads((folder / "config.json").read_text())
@@ -276,24 +280,22 @@ def test_code_in_a_model_folder_is_executed_only_with_the_option_trust_remote_co
     }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "code.py").write_text(f"open({str(tmp_path / 'trace')!r}, 'w')\n")
-    assert "--trust-remote-code" in error_line("eval", "--model", folder, "--tasks", "to-upper", capsys=capsys)
+    assert "--trust-remote-code" in error_line("eval", "--model", folder, "--tasks", "to-upper")
     assert not (tmp_path / "trace").exists()
 
 
-def test_a_damaged_model_does_not_stop_the_other_models(
-    models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_model_does_not_stop_the_other_models(models, tmp_path: Path, run: RunCommand) -> None:
     damaged = Path(shutil.copytree(models("llama"), tmp_path / "damaged"))
     (damaged / "model.safetensors").write_bytes(b"nothing")
     options = ("--model", damaged, "--model", models("llama"))
-    code, out, err = run("eval", *options, "--tasks", "to-upper", *QUICK, "--no-controls", capsys=capsys)
+    code, out, err = run("eval", *options, "--tasks", "to-upper", *QUICK, "--no-controls")
     assert code == 1 and "tiny-llama" in out
     assert "damaged" in err
 
 
 @pytest.mark.slow
 def test_after_ctrl_c_completed_cells_remain(
-    models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: RunCommand
 ) -> None:
     """The signal arrives during the second cell."""
     write, paths = tables.write, []
@@ -306,7 +308,7 @@ def test_after_ctrl_c_completed_cells_remain(
 
     monkeypatch.setattr(tables, "write", write_and_interrupt)
     words = ("--model", models("llama"), "--tasks", "algorithmic", "--shots", 2, "--demo-seeds", "0:10")
-    code, _, err = run("eval", *words, capsys=capsys)
+    code, _, err = run("eval", *words)
     assert code == 130 and err
     assert paths[-1].name == "tiny-llama.values.parquet"
     (finished,) = tmp_path.rglob("tiny-llama.values.parquet")
@@ -338,45 +340,45 @@ def test_after_ctrl_c_in_a_terminal_completed_cells_remain(models, tmp_path: Pat
     assert not list(tmp_path.rglob(".*tmp*"))
 
 
-def test_lm_tasks_lists_available_tasks_and_missing_data(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run("tasks", capsys=capsys)
+def test_lm_tasks_lists_available_tasks_and_missing_data(run: RunCommand) -> None:
+    code, out, _ = run("tasks")
     assert code == 0
     lines = {line.split()[0]: line for line in reversed(out.splitlines()) if line}
     assert " 26 " in lines["to-upper"] and " - " in lines["sst2"]
     assert "57 tasks" in lines["mmlu"] and "excluded)" in lines["bbh"] and " suite " in lines["simple"]
     assert "sst2" in out and "ICLBENCH_DATA" in out and "bbh-dyck-languages" in out
     assert "mmlu-anatomy" not in lines
-    code, out, _ = run("tasks", "mmlu-stem", "to-lower", "--json", capsys=capsys)
+    code, out, _ = run("tasks", "mmlu-stem", "to-lower", "--json")
     rows = json.loads(out)
     assert code == 0 and len(rows) == 19
     assert rows[-1]["task"] == "to-lower" and rows[-1]["examples"] == 26
     assert rows[0]["examples"] is None and rows[0]["missing"]
 
 
-def test_prompts_are_printed_exactly_as_a_model_reads_them(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run("tasks", "to-upper", "--prompt", "--shots", 2, capsys=capsys)
+def test_prompts_are_printed_exactly_as_a_model_reads_them(run: RunCommand, error_line: Callable[..., str]) -> None:
+    code, out, err = run("tasks", "to-upper", "--prompt", "--shots", 2)
     lines = out.splitlines()
     assert code == 0 and len(lines) == 3
     for line in lines[:2]:
         x, _, y = line.removeprefix("example:").partition("->")
         assert y == x.upper() != x
     assert lines[2].endswith("->") and lines[2][8].upper() in err
-    assert "--prompt" in error_line("tasks", "simple", "--prompt", capsys=capsys)
-    assert "--prompt" in error_line("tasks", "to-upper", "--shots", 2, capsys=capsys)
+    assert "--prompt" in error_line("tasks", "simple", "--prompt")
+    assert "--prompt" in error_line("tasks", "to-upper", "--shots", 2)
 
 
 @pytest.mark.slow
 def test_the_demo_model_is_trained_and_can_be_evaluated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: RunCommand, error_line: Callable[..., str]
 ) -> None:
     monkeypatch.setattr(lm_demo_model, "_EPISODES", 2)
-    code, out, err = run("demo-model", tmp_path / "demo-lm", "--steps", 2, capsys=capsys)
+    code, out, err = run("demo-model", tmp_path / "demo-lm", "--steps", 2)
     assert code == 0, err
     assert "no demonstrations  5 demonstrations" in out and "list-last" in out and "it/s" not in err
     next_command = out.splitlines()[-1].removeprefix("next: iclbench lm ").split()
     assert next_command[:3] == ["eval", "--model", str(tmp_path / "demo-lm")]
-    assert run(*next_command, *QUICK, "--no-controls", capsys=capsys)[0] == 0
-    assert str(tmp_path / "demo-lm") in error_line("demo-model", tmp_path / "demo-lm", capsys=capsys)
+    assert run(*next_command, *QUICK, "--no-controls")[0] == 0
+    assert str(tmp_path / "demo-lm") in error_line("demo-model", tmp_path / "demo-lm")
 
 
 def rows(task: str, family: str, *values: tuple[str, int, str, float], **columns: object) -> list[dict[str, object]]:

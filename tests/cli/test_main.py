@@ -19,6 +19,7 @@ from iclbench.cli.main import main
 from iclbench.cli.main import run as entry
 from iclbench.config.resolution import resolve_task
 from iclbench.families.linear import Linear
+from tests.cli.conftest import RunCommand
 from tests.conftest import restore_ctrl_c
 from tests.forked import Command
 from tests.refusals import refused
@@ -56,12 +57,6 @@ def test_heavy_imports_detects_a_large_library(tmp_path: Path) -> None:
     assert libraries.keys() == {" ".join(command)} and "pandas" in libraries[" ".join(command)]
 
 
-def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    code = main([str(a) for a in arguments])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
@@ -90,77 +85,73 @@ def test_invalid_requests_are_refused_in_one_line(
     names: tuple[str, ...],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run: RunCommand,
 ) -> None:
     monkeypatch.setenv("ICLBENCH_RESULTS", str(tmp_path))
-    code, out, err = run(*arguments, capsys=capsys)
+    code, out, err = run(*arguments)
     assert (code, out) == (2, "")
     assert all(name in err or name in err.lower() for name in names) and err.count("\n") == 1
     assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
-def test_the_error_for_an_unwritable_results_folder_names_the_option(
-    card_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = run("train", card_path, "gpt2", "-p", "smoke", "--results", "/proc/missing", capsys=capsys)
+def test_the_error_for_an_unwritable_results_folder_names_the_option(card_path: Path, run: RunCommand) -> None:
+    code, _, err = run("train", card_path, "gpt2", "-p", "smoke", "--results", "/proc/missing")
     assert code == 2
     assert "--results" in err
 
 
 def test_the_error_for_a_results_folder_that_is_a_file_names_the_option(
-    card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    card_path: Path, tmp_path: Path, run: RunCommand
 ) -> None:
     (tmp_path / "file").write_text("")
-    code, _, err = run("train", card_path, "gpt2", "-p", "smoke", "--results", tmp_path / "file", capsys=capsys)
+    code, _, err = run("train", card_path, "gpt2", "-p", "smoke", "--results", tmp_path / "file")
     assert code == 2
     assert "--results" in err
     assert err.count("\n") == 1
 
 
-def test_a_run_is_trained_evaluated_listed_and_reported(
-    card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_trained_evaluated_listed_and_reported(card_path: Path, tmp_path: Path, run: RunCommand) -> None:
     results = ("--results", tmp_path / "results")
-    code, out, _ = run("train", card_path, "gpt2", "-p", "smoke", *results, capsys=capsys)
+    code, out, _ = run("train", card_path, "gpt2", "-p", "smoke", *results)
     assert (code, out.strip()) == (0, "tiny-linear-gpt2-smoke-s0")
-    code, out, err = run("train", card_path, "gpt2", "-p", "smoke", *results, capsys=capsys)
+    code, out, err = run("train", card_path, "gpt2", "-p", "smoke", *results)
     assert code == 0 and "tiny-linear-gpt2-smoke-s0" in err
-    code, out, err = run("train", card_path, "gpt2", "-p", "smoke", "-o", "train.lr=0.5", *results, capsys=capsys)
+    code, out, err = run("train", card_path, "gpt2", "-p", "smoke", "-o", "train.lr=0.5", *results)
     assert code == 2 and "train.lr: 0.001 -> 0.5" in err
-    code, out, _ = run("eval", "--extrapolate", *results, capsys=capsys)
+    code, out, _ = run("eval", "--extrapolate", *results)
     assert code == 0
     assert "knn-3" in out and "least-squares" in out and "shift points-32" in out
-    code, out, _ = run("list", "runs", "--json", *results, capsys=capsys)
+    code, out, _ = run("list", "runs", "--json", *results)
     assert json.loads(out)[0]["state"] == "finished"
-    code, out, _ = run("report", *results, capsys=capsys)
+    code, out, _ = run("report", *results)
     assert code == 0
     assert (tmp_path / "results" / "report" / "index.html").is_file()
 
 
 def test_extrapolating_to_lengths_within_the_training_length_is_refused(
-    card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    card_path: Path, tmp_path: Path, run: RunCommand
 ) -> None:
     results = ("--results", tmp_path / "results")
-    run("train", card_path, "gpt2", "-p", "smoke", *results, capsys=capsys)
+    run("train", card_path, "gpt2", "-p", "smoke", *results)
     for number in ("0", "5", "8", "1x"):
-        code, out, err = run("eval", RUN, "--extrapolate", number, *results, capsys=capsys)
+        code, out, err = run("eval", RUN, "--extrapolate", number, *results)
         assert (code, out) == (2, "") and "8" in err and err.count("\n") == 1
     for text in ("-3", "-4x"):
-        code, out, err = run("eval", RUN, "--extrapolate", text, *results, capsys=capsys)
+        code, out, err = run("eval", RUN, "--extrapolate", text, *results)
         assert (code, out) == (2, "") and f"'{text}'" in err and err.count("\n") == 1
 
 
 @pytest.mark.slow
 def test_context_sizes_beyond_learned_positions_are_skipped_rows(
-    card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    card_path: Path, tmp_path: Path, run: RunCommand
 ) -> None:
     folder = tmp_path / "results"
     options = ("-p", "smoke", "-o", "train.steps=2", "--results", folder)
-    run("train", card_path, "gpt2-learned", *options, "--name", "learned", capsys=capsys)
-    run("train", card_path, "gpt2", *options, "--name", "plain", capsys=capsys)
+    run("train", card_path, "gpt2-learned", *options, "--name", "learned")
+    run("train", card_path, "gpt2", *options, "--name", "plain")
     command = ("eval", "learned", "plain", "--extrapolate", "2x", "--baseline", "zero", "--results", folder)
-    code, out, err = run(*command, capsys=capsys)
+    code, out, err = run(*command)
     assert code == 0, err
     assert "skipped: learned: " in out
     rows = tables.read_all("values", folder / "tables")
@@ -176,65 +167,63 @@ def test_context_sizes_beyond_learned_positions_are_skipped_rows(
         "costs are measured up to the longest supported context"
     )
     # All contestants have the same episodes, so the second command computes nothing.
-    cached = run(*command, capsys=capsys)
+    cached = run(*command)
     assert cached[0] == 0 and "evaluate" not in cached[1]
 
 
 def test_a_table_of_the_user_is_evaluated_with_models_and_baselines(
-    card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    card_path: Path, tmp_path: Path, run: RunCommand
 ) -> None:
     results = ("--results", tmp_path / "results")
-    run("train", card_path, "gpt2", "-p", "smoke", *results, capsys=capsys)
+    run("train", card_path, "gpt2", "-p", "smoke", *results)
     rows = [f"{i},{i * i % 7},{3 * i - i * i % 7}" for i in range(40)]
     table = tmp_path / "mine.csv"
     table.write_text("\n".join(["a,b,price", *rows]))
-    code, out, _ = run("eval", RUN, "--csv", table, "--target", "price", "--baseline", "zero", *results, capsys=capsys)
+    code, out, _ = run("eval", RUN, "--csv", table, "--target", "price", "--baseline", "zero", *results)
     assert code == 0 and "csv-mine" in out and RUN in out
     assert "not used (a row index): a" in out and "b: number" in out and "price (target)" in out and "40 rows" in out
-    code, _, err = run("eval", RUN, "--csv", table, "--target", "prise", *results, capsys=capsys)
+    code, _, err = run("eval", RUN, "--csv", table, "--target", "prise", *results)
     assert code == 2 and "'price'" in err
     table.write_text("\n".join(["a,b,price", *rows[:5]]))
-    code, _, err = run("eval", RUN, "--csv", table, "--target", "price", *results, capsys=capsys)
+    code, _, err = run("eval", RUN, "--csv", table, "--target", "price", *results)
     assert code == 2 and "rows" in err and err.count("\n") == 1
 
 
-def test_damaged_weights_are_refused(card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_weights_are_refused(card_path: Path, tmp_path: Path, run: RunCommand) -> None:
     results = ("--results", tmp_path / "results")
-    run("train", card_path, "gpt2", "-p", "smoke", *results, capsys=capsys)
+    run("train", card_path, "gpt2", "-p", "smoke", *results)
     weights = next((tmp_path / "results").glob("runs/*/model.safetensors"))
     content = weights.read_bytes()
     for damaged in (content[: len(content) // 2], b"garbage"):
         weights.write_bytes(damaged)
-        code, _, err = run("eval", RUN, *results, capsys=capsys)
+        code, _, err = run("eval", RUN, *results)
         assert code == 2 and "model.safetensors" in err
         assert weights.read_bytes() == damaged
 
 
 @pytest.mark.slow
-def test_a_damaged_run_does_not_stop_the_evaluation_of_others(
-    card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_run_does_not_stop_the_evaluation_of_others(card_path: Path, tmp_path: Path, run: RunCommand) -> None:
     results = ("--results", tmp_path / "results")
     for name in ("a", "b"):
-        run("train", card_path, "gpt2", "-p", "smoke", "--name", name, *results, capsys=capsys)
+        run("train", card_path, "gpt2", "-p", "smoke", "--name", name, *results)
     (tmp_path / "results/runs/a/config.toml").write_text("seed = 'x'")
-    code, out, err = run("eval", *results, capsys=capsys)
+    code, out, err = run("eval", *results)
     assert code == 1
     assert "run 'a'" in err and "knn-3" in out
 
 
-def test_the_printed_card_can_be_used_as_a_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run("show", "linear", "--card", capsys=capsys)
+def test_the_printed_card_can_be_used_as_a_card(tmp_path: Path, run: RunCommand) -> None:
+    code, out, _ = run("show", "linear", "--card")
     (tmp_path / "mine.toml").write_text(out)
     assert code == 0
-    code, out, _ = run("show", tmp_path / "mine.toml", "--json", capsys=capsys)
+    code, out, _ = run("show", tmp_path / "mine.toml", "--json")
     assert code == 0 and json.loads(out)["family"] == "linear"
 
 
-def test_json_results_are_rows(card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_results_are_rows(card_path: Path, tmp_path: Path, run: RunCommand) -> None:
     results = ("--results", tmp_path / "results")
-    run("train", card_path, "gpt2", "-p", "smoke", *results, capsys=capsys)
-    code, out, _ = run("eval", "--json", *results, capsys=capsys)
+    run("train", card_path, "gpt2", "-p", "smoke", *results)
+    code, out, _ = run("eval", "--json", *results)
     assert code == 0
     assert {row["contestant"] for row in json.loads(out)} == {"gpt2", "zero", "mean", "knn-3", "least-squares"}
 
@@ -300,9 +289,9 @@ def test_three_ctrl_c_end_training_with_130_and_without_a_traceback(
 
 
 def test_check_accepts_an_estimator_and_rejects_a_broken_plug_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: RunCommand
 ) -> None:
-    code, out, _ = run("check", "knn", capsys=capsys)
+    code, out, _ = run("check", "knn")
     assert code == 0 and "FAILED" not in out and out.count("ok ") >= 10
     (tmp_path / "plugin_under_test.py").write_text(
         "from iclbench.estimators.knn import NearestNeighbours\n"
@@ -312,18 +301,18 @@ def test_check_accepts_an_estimator_and_rejects_a_broken_plug_in(
         "        return answer.map(lambda t: t + points.y.mean())\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    code, out, _ = run("check", "plugin_under_test:Leaky", capsys=capsys)
+    code, out, _ = run("check", "plugin_under_test:Leaky")
     assert code == 1
     assert "FAILED no_answer_sees_its_own_label" in out
     for target in ("missing_module:Missing", "pathlib:Path"):
-        code, _, err = run("check", target, capsys=capsys)
+        code, _, err = run("check", target)
         assert code == 2 and target in err
 
 
-def test_a_refused_command_creates_no_run(card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_command_creates_no_run(card_path: Path, tmp_path: Path, run: RunCommand) -> None:
     """The backbone refuses its width and number of heads when it is built, which is before the run is created."""
     options = ["-p", "smoke", "-o", "backbone.width=10", "-o", "backbone.heads=3", "--results", tmp_path / "results"]
-    code, _, err = run("train", card_path, "gpt2", *options, capsys=capsys)
+    code, _, err = run("train", card_path, "gpt2", *options)
     assert code == 2 and "width" in err and "heads" in err
     assert not (tmp_path / "results").exists()
 

@@ -8,16 +8,11 @@ import pytest
 import tomli_w
 
 from iclbench.cli.main import main
+from tests.cli.conftest import RunCommand
 from tests.conftest import small_card
 
 RUN = "tiny-linear-gpt2-smoke-s0"
 SMALL = ("--tasks", 8, "--fit", 3, "--test", 4)
-
-
-def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    code = main([str(a) for a in arguments])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @pytest.fixture(scope="module")
@@ -35,24 +30,22 @@ def results(trained_results: Path, tmp_path: Path) -> tuple[str, Path]:
 
 
 @pytest.mark.slow
-def test_a_probe_prints_a_table_for_each_context_size(
-    results: tuple[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_probe_prints_a_table_for_each_context_size(results: tuple[str, Path], run: RunCommand) -> None:
     command = ("probe", RUN, "--context", 8, "--context", 12, *SMALL, *results)
-    code, out, err = run(*command, capsys=capsys)
+    code, out, err = run(*command)
     assert code == 0
     assert "8 examples" in out and "12 examples" in out
     (line,) = [line for line in out.split("12 examples")[1].splitlines() if line.startswith(RUN)]
     assert "2 layers" in line and "±" in line
     assert any(line.startswith("gd-plus-plus-transformed") and "24 steps" in line for line in out.splitlines())
-    code, second_out, err = run(*command, capsys=capsys)
+    code, second_out, err = run(*command)
     assert (code, second_out) == (0, out)
     assert err.count("(cached)") == 2
 
 
 @pytest.mark.slow
-def test_json_output_consists_of_rows(results: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run("probe", "--json", *SMALL, *results, capsys=capsys)
+def test_json_output_consists_of_rows(results: tuple[str, Path], run: RunCommand) -> None:
+    code, out, _ = run("probe", "--json", *SMALL, *results)
     assert code == 0
     assert {row["axis"] for row in json.loads(out)} == {"layer", "gd_step", "gamma", None}
 
@@ -73,9 +66,9 @@ def test_json_output_consists_of_rows(results: tuple[str, Path], capsys: pytest.
     ],
 )
 def test_invalid_requests_are_refused_in_one_line(
-    arguments: list[str], name: str, results: tuple[str, Path], capsys: pytest.CaptureFixture[str]
+    arguments: list[str], name: str, results: tuple[str, Path], run: RunCommand
 ) -> None:
-    code, out, err = run("probe", RUN, *arguments, *results, capsys=capsys)
+    code, out, err = run("probe", RUN, *arguments, *results)
     assert (code, out) == (2, "")
     assert name in err and err.count("\n") == 1
     assert not (results[1] / "tables").exists()
@@ -83,14 +76,14 @@ def test_invalid_requests_are_refused_in_one_line(
 
 @pytest.mark.slow
 def test_a_run_without_layers_is_refused_if_it_is_named_and_skipped_otherwise(
-    results: tuple[str, Path], card_path: Path, capsys: pytest.CaptureFixture[str]
+    results: tuple[str, Path], card_path: Path, run: RunCommand
 ) -> None:
     plugin = "tests.probing.test_probe:Unlayered"
-    run("train", card_path, plugin, "-p", "smoke", "--name", "flat", *results, capsys=capsys)
-    code, out, err = run("probe", "flat", *results, capsys=capsys)
+    run("train", card_path, plugin, "-p", "smoke", "--name", "flat", *results)
+    code, out, err = run("probe", "flat", *results)
     assert (code, out) == (2, "")
     assert "'flat'" in err and err.count("\n") == 1
-    code, out, err = run("probe", *SMALL, *results, capsys=capsys)
+    code, out, err = run("probe", *SMALL, *results)
     assert code == 0 and RUN in out
     assert "run 'flat'" in err
 
@@ -104,36 +97,32 @@ def test_a_run_without_layers_is_refused_if_it_is_named_and_skipped_otherwise(
     ],
 )
 def test_a_shift_that_cannot_be_probed_is_refused_once_for_all_runs(
-    shift: str, name: str, results: tuple[str, Path], capsys: pytest.CaptureFixture[str]
+    shift: str, name: str, results: tuple[str, Path], run: RunCommand
 ) -> None:
     shutil.copytree(results[1] / "runs" / RUN, results[1] / "runs" / "another")
-    code, out, err = run("probe", "--shift", shift, *results, capsys=capsys)
+    code, out, err = run("probe", "--shift", shift, *results)
     assert (code, out) == (2, "")
     assert name in err and err.count("\n") == 1
 
 
 @pytest.mark.slow
 def test_a_context_beyond_learned_positions_is_a_skipped_row(
-    results: tuple[str, Path], card_path: Path, capsys: pytest.CaptureFixture[str]
+    results: tuple[str, Path], card_path: Path, run: RunCommand
 ) -> None:
     settings = ("-p", "smoke", "-o", "train.steps=2", "--name", "learned")
-    run("train", card_path, "gpt2-learned", *settings, *results, capsys=capsys)
-    code, out, err = run("probe", "--context", 12, *SMALL, *results, capsys=capsys)
+    run("train", card_path, "gpt2-learned", *settings, *results)
+    code, out, err = run("probe", "--context", 12, *SMALL, *results)
     assert code == 0 and RUN in out
     assert "skipped: learned: " in out and "failed" not in err
 
 
-def test_without_runs_the_error_names_the_command_to_train_a_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = run("probe", "--results", tmp_path, capsys=capsys)
+def test_without_runs_the_error_names_the_command_to_train_a_run(tmp_path: Path, run: RunCommand) -> None:
+    code, _, err = run("probe", "--results", tmp_path)
     assert code == 2 and "iclbench train" in err
 
 
-def test_the_table_of_ranks_has_a_column_per_number_of_contexts(
-    results: tuple[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = run("probe", "--rank", "--contexts", 12, "--queries", 9, *results, capsys=capsys)
+def test_the_table_of_ranks_has_a_column_per_number_of_contexts(results: tuple[str, Path], run: RunCommand) -> None:
+    code, out, err = run("probe", "--rank", "--contexts", 12, "--queries", 9, *results)
     assert code == 0, err
     lines = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.startswith(("con", "least", RUN))}
     assert lines["contestant"] == ["m=4", "m=8", "m=12"]
@@ -143,11 +132,11 @@ def test_the_table_of_ranks_has_a_column_per_number_of_contexts(
 
 
 def test_the_table_of_a_representation_has_a_column_per_feature(
-    results: tuple[str, Path], card_path: Path, capsys: pytest.CaptureFixture[str]
+    results: tuple[str, Path], card_path: Path, run: RunCommand
 ) -> None:
     settings = ("-p", "smoke", "-o", "train.steps=2", "-o", "backbone.width=16", "--name", "dual")
-    run("train", card_path, "coqe", *settings, *results, capsys=capsys)
-    code, out, err = run("probe", "--representation", *results, capsys=capsys)
+    run("train", card_path, "coqe", *settings, *results)
+    code, out, err = run("probe", "--representation", *results)
     assert code == 0, err
     assert f"'{RUN}'" in err
     assert "dual-untrained" in out and "R² 3" in out
@@ -169,24 +158,24 @@ def test_the_table_of_a_representation_has_a_column_per_feature(
     ],
 )
 def test_invalid_requests_to_other_probes_are_refused_in_one_line(
-    arguments: list[str], name: str, results: tuple[str, Path], capsys: pytest.CaptureFixture[str]
+    arguments: list[str], name: str, results: tuple[str, Path], run: RunCommand
 ) -> None:
-    code, out, err = run("probe", RUN, *arguments, *results, capsys=capsys)
+    code, out, err = run("probe", RUN, *arguments, *results)
     assert (code, out) == (2, "")
     assert name in err and err.count("\n") == 1
 
 
 def test_runs_on_streams_have_a_row_per_target_and_are_skipped_with_the_option_tasks(
-    results: tuple[str, Path], capsys: pytest.CaptureFixture[str]
+    results: tuple[str, Path], run: RunCommand
 ) -> None:
     settings = ("-p", "smoke", "-o", "train.steps=1", "--name", "chain")
-    run("train", "markov", "gru", *settings, *results, capsys=capsys)
-    code, out, err = run("probe", "chain", "--fit", 40, "--test", 20, *results, capsys=capsys)
+    run("train", "markov", "gru", *settings, *results)
+    code, out, err = run("probe", "chain", "--fit", 40, "--test", 20, *results)
     assert code == 0, err
     rows = [line for line in out.splitlines() if line.startswith("chain")]
     assert len(rows) == 4 and sum("R²" in line for line in rows) == 2 and all("2 layers" in line for line in rows)
-    code, out, err = run("probe", "chain", "--context", 1, "--fit", 40, "--test", 20, *results, capsys=capsys)
+    code, out, err = run("probe", "chain", "--context", 1, "--fit", 40, "--test", 20, *results)
     assert code == 0 and "'previous_element'" in out and "'prediction'" in out
-    code, out, err = run("probe", *SMALL, *results, capsys=capsys)
+    code, out, err = run("probe", *SMALL, *results)
     assert code == 0 and RUN in out and "chain" not in out
     assert "'chain'" in err and "--fit" in err

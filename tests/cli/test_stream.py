@@ -17,6 +17,7 @@ from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictor import State
 from iclbench.store.runs import find
+from tests.cli.conftest import InterruptedInput, Stream
 from tests.conftest import restore_ctrl_c, small_card
 from tests.texts import numbers
 
@@ -34,15 +35,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def stream(
-    results: Path, *options: object, capsys: pytest.CaptureFixture[str], run: str = RUN
-) -> tuple[int, list[str], str]:
-    capsys.readouterr()
-    code = main(["stream", run, "--results", str(results), "--device", "cpu", *map(str, options)])
-    captured = capsys.readouterr()
-    return code, captured.out.splitlines(), captured.err
-
-
 def answer(results: Path, points: list[list[float]], x: list[float]) -> tuple[float, float]:
     """Return the mean and the standard deviation that the model predicts at x after these points."""
     data = torch.tensor([points], dtype=torch.float32)
@@ -53,10 +45,10 @@ def answer(results: Path, points: list[list[float]], x: list[float]) -> tuple[fl
 
 
 def test_answers_to_a_csv_file_equal_the_predictions_of_the_model(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    results: Path, tmp_path: Path, stream: Stream
 ) -> None:
     (tmp_path / "data.csv").write_text(DATA)
-    code, out, err = stream(results, "--csv", tmp_path / "data.csv", capsys=capsys)
+    code, out, err = stream(RUN, "--csv", tmp_path / "data.csv")
     assert code == 0
     assert out[0] == "x1,x2,x3,mean1,std1,low1,high1"
     points = [[1, 2, 3, 0.5], [0, 1, 0, -1], [1, 1, 1, 2]]
@@ -69,19 +61,19 @@ def test_answers_to_a_csv_file_equal_the_predictions_of_the_model(
 
 
 def test_points_can_be_read_from_standard_input_and_answers_written_as_json(
-    results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(DATA))
-    code, out, _ = stream(results, "--json", capsys=capsys)
+    code, out, _ = stream(RUN, "--json")
     assert code == 0
     rows = [json.loads(line) for line in out]
     assert [row["line"] for row in rows] == [4, 6]
     assert all(row["x"] == [0.1, 0.2, 0.3] and len(row["mean"]) == len(row["high"]) == 1 for row in rows)
 
 
-def test_a_window_uses_the_last_points(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_window_uses_the_last_points(results: Path, tmp_path: Path, stream: Stream) -> None:
     (tmp_path / "data.csv").write_text(DATA)
-    code, out, err = stream(results, "--csv", tmp_path / "data.csv", "--window", 2, capsys=capsys)
+    code, out, err = stream(RUN, "--csv", tmp_path / "data.csv", "--window", 2)
     assert code == 0 and numbers(err)[-2:] == [2, 240]
     points = [[1, 2, 3, 0.5], [0, 1, 0, -1], [1, 1, 1, 2]]
     for line, window_points in zip(out[1:], (points[:2], points[1:]), strict=True):
@@ -93,29 +85,27 @@ def test_a_window_uses_the_last_points(results: Path, tmp_path: Path, capsys: py
 @pytest.mark.parametrize("window", [[], ["--window", "2"]])
 @pytest.mark.parametrize("precision", [[], ["--float64"]])
 def test_a_stream_in_two_parts_gives_the_same_answers(
-    precision: list[str], window: list[str], results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    precision: list[str], window: list[str], tmp_path: Path, stream: Stream
 ) -> None:
     options = [*precision, *window]
     lines = DATA.splitlines(keepends=True)
     for name, part in {"all": lines, "one": lines[:3], "two": lines[3:]}.items():
         (tmp_path / name).write_text("".join(part))
-    expected_lines = stream(results, "--csv", tmp_path / "all", *options, capsys=capsys)[1]
-    code, out, err = stream(results, "--csv", tmp_path / "one", "--save", tmp_path / "s", *options, capsys=capsys)
+    expected_lines = stream(RUN, "--csv", tmp_path / "all", *options)[1]
+    code, out, err = stream(RUN, "--csv", tmp_path / "one", "--save", tmp_path / "s", *options)
     assert code == 0 and len(out) == 1 and f"saved to {tmp_path / 's'}" in err
-    code, out, _ = stream(results, "--csv", tmp_path / "two", "--state", tmp_path / "s", *options, capsys=capsys)
+    code, out, _ = stream(RUN, "--csv", tmp_path / "two", "--state", tmp_path / "s", *options)
     assert (code, out) == (0, expected_lines)
 
 
-def test_an_invalid_line_changes_neither_earlier_answers_nor_the_saved_state(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_invalid_line_changes_neither_earlier_answers_nor_the_saved_state(tmp_path: Path, stream: Stream) -> None:
     (tmp_path / "bad.csv").write_text(DATA + "1,nan,3,4\n9,9,9,9\n")
     (tmp_path / "good.csv").write_text(DATA)
-    code, out, err = stream(results, "--csv", tmp_path / "bad.csv", "--save", tmp_path / "bad", capsys=capsys)
+    code, out, err = stream(RUN, "--csv", tmp_path / "bad.csv", "--save", tmp_path / "bad")
     assert code == 2 and len(out) == 3
     (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
     assert all(name in line for name in (str(tmp_path / "bad.csv"), "line 7", "x2", "nan"))
-    stream(results, "--csv", tmp_path / "good.csv", "--save", tmp_path / "good", capsys=capsys)
+    stream(RUN, "--csv", tmp_path / "good.csv", "--save", tmp_path / "good")
     states = [State.load(tmp_path / name) for name in ("bad", "good")]
     assert torch.equal(states[0].e, states[1].e) and torch.equal(states[0].log_c, states[1].log_c)
 
@@ -124,9 +114,7 @@ def _files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_option_save_overwrites_only_states_and_empty_files(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_option_save_overwrites_only_states_and_empty_files(results: Path, tmp_path: Path, stream: Stream) -> None:
     data, state, empty, record = (tmp_path / name for name in ("data.csv", "state", "empty", "record"))
     data.write_text(DATA)
     run = find(results, RUN)
@@ -134,13 +122,13 @@ def test_the_option_save_overwrites_only_states_and_empty_files(
     other_files = [data, record, run.weights, run.path / "config.toml", run.path / "values.parquet"]
     before = _files(tmp_path) | _files(results)
     for path in other_files:
-        code, out, err = stream(results, "--csv", data, "--save", path, capsys=capsys)
+        code, out, err = stream(RUN, "--csv", data, "--save", path)
         assert (code, out) == (2, []) and str(path) in err
     assert before == _files(tmp_path) | _files(results)
     empty.touch()
     for path in (state, state, empty):
-        assert stream(results, "--csv", data, "--save", path, capsys=capsys)[0] == 0
-    assert stream(results, "--csv", data, "--state", state, "--save", state, capsys=capsys)[0] == 0
+        assert stream(RUN, "--csv", data, "--save", path)[0] == 0
+    assert stream(RUN, "--csv", data, "--state", state, "--save", state)[0] == 0
 
 
 def test_save_state_and_save_overwrite_only_files_of_the_same_kind(results: Path, tmp_path: Path) -> None:
@@ -188,15 +176,15 @@ def test_invalid_requests_are_refused_in_one_line(
     names: tuple[str, ...],
     results: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    stream: Stream,
 ) -> None:
     (tmp_path / "data.csv").write_text(text)
     if any("{results}" in option for option in options) and not (results / "window").exists():
         (tmp_path / "one.csv").write_text("1,2,3,0.5\n")
         for name, window in {"state": [], "window": ["--window", 2]}.items():
-            stream(results, "--csv", tmp_path / "one.csv", "--save", results / name, *window, capsys=capsys)
+            stream(RUN, "--csv", tmp_path / "one.csv", "--save", results / name, *window)
     words = [option.format(here=tmp_path, results=results) for option in options]
-    code, _, err = stream(results, "--csv", tmp_path / "data.csv", *words, capsys=capsys)
+    code, _, err = stream(RUN, "--csv", tmp_path / "data.csv", *words)
     (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
     assert code == 2
     assert all(name.format(here=tmp_path, results=results) in line for name in names), line
@@ -204,7 +192,7 @@ def test_invalid_requests_are_refused_in_one_line(
 
 @pytest.mark.slow
 def test_queries_are_answered_while_the_input_is_open_and_an_interrupt_saves_the_state(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    results: Path, tmp_path: Path, stream: Stream
 ) -> None:
     command = [sys.executable, "-m", "iclbench", "stream", RUN, "--results", str(results), "--device", "cpu"]
     with subprocess.Popen(
@@ -230,7 +218,7 @@ def test_queries_are_answered_while_the_input_is_open_and_an_interrupt_saves_the
         assert process.wait(60) == 130
         assert numbers(process.stderr.read())[:2] == [2, 2]
     (tmp_path / "query.csv").write_text("0.1,0.2,0.3,?\n")
-    _, out, err = stream(results, "--csv", tmp_path / "query.csv", "--state", tmp_path / "state", capsys=capsys)
+    _, out, err = stream(RUN, "--csv", tmp_path / "query.csv", "--state", tmp_path / "state")
     assert len(out) == 2 and numbers(err)[:2] == [0, 1]
 
 
@@ -239,24 +227,18 @@ def test_sigterm_saves_the_state_like_ctrl_c(
     window: list[str],
     results: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    stream: Stream,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     points = [[1, 2, 3, 0.5], [0, 1, 0, -1], [1, 1, 1, 2]]
 
-    class InterruptedInput(io.StringIO):
-        def readline(self, size: int | None = -1, /) -> str:
-            if (line := super().readline(size)).startswith("9"):
-                signal.raise_signal(signal.SIGTERM)
-            return line
-
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(sys, "stdin", InterruptedInput("1,2,3,0.5\n0,1,0,-1\n1,1,1,2\n9,9,9,9\n"))
-    code, _, err = stream(results, "--save", tmp_path / "state", *window, capsys=capsys)
+    code, _, err = stream(RUN, "--save", tmp_path / "state", *window)
     assert (code, signal.getsignal(signal.SIGTERM)) == (130, before)
     assert numbers(err)[:2] == [3, 0]
     (tmp_path / "query.csv").write_text("0.1,0.2,0.3,?\n")
-    out = stream(results, "--csv", tmp_path / "query.csv", "--state", tmp_path / "state", *window, capsys=capsys)[1]
+    out = stream(RUN, "--csv", tmp_path / "query.csv", "--state", tmp_path / "state", *window)[1]
     assert float(out[1].split(",")[3]) == pytest.approx(
         answer(results, points[1:] if window else points, [0.1, 0.2, 0.3])[0], rel=1e-4, abs=1e-5
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from iclbench.cli.main import main
+from tests.cli.conftest import Stream
 
 ELEMENTS = {"markov": ["0", "2", "1"], "linear-system": ["0.5", "-0.1", "0.2"]}
 
@@ -21,20 +22,19 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def stream(
-    results: Path, run: str, lines: list[str], *options: str, capsys: pytest.CaptureFixture[str]
-) -> tuple[int, list[str], str]:
-    (results / "lines.csv").write_text("\n".join(lines))
-    capsys.readouterr()
-    code = main(["stream", run, "--results", str(results), "--csv", str(results / "lines.csv"), *options])
-    captured = capsys.readouterr()
-    return code, captured.out.splitlines(), captured.err
+@pytest.fixture
+def stream(stream: Stream, tmp_path: Path) -> Stream:
+    """The second argument is the lines of a CSV file."""
+
+    def stream_lines(run: str, lines: list[str], *options: str) -> tuple[int, list[str], str]:
+        (tmp_path / "lines.csv").write_text("\n".join(lines))
+        return stream(run, "--csv", tmp_path / "lines.csv", *options)
+
+    return stream_lines
 
 
-def test_json_lines_of_tokens_contain_the_token_as_an_integer(
-    results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = stream(results, "markov", ["?", *ELEMENTS["markov"], "?"], "--json", capsys=capsys)
+def test_json_lines_of_tokens_contain_the_token_as_an_integer(stream: Stream) -> None:
+    code, out, err = stream("markov", ["?", *ELEMENTS["markov"], "?"], "--json")
     rows = [json.loads(line) for line in out]
     assert code == 0 and [row["line"] for row in rows] == [1, 5]
     for row in rows:
@@ -43,22 +43,22 @@ def test_json_lines_of_tokens_contain_the_token_as_an_integer(
     assert "3 elements and 2 queries" in err and "elements/s" in err
 
 
-def test_json_lines_of_vectors_have_no_inputs(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = stream(results, "linear-system", [*ELEMENTS["linear-system"], "?"], "--json", capsys=capsys)
+def test_json_lines_of_vectors_have_no_inputs(stream: Stream) -> None:
+    code, out, _ = stream("linear-system", [*ELEMENTS["linear-system"], "?"], "--json")
     (row,) = map(json.loads, out)
     assert code == 0 and set(row) == {"line", "mean", "std", "low", "high"} and len(row["mean"]) == 1
 
 
 @pytest.mark.parametrize("run", ELEMENTS)
 def test_a_stream_longer_than_in_training_is_refused_in_one_line_also_after_a_saved_state(
-    run: str, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: str, tmp_path: Path, stream: Stream
 ) -> None:
     """In training, the models read four elements and predict the fifth."""
     first, *others = ELEMENTS[run]
-    code, out, err = stream(results, run, [first, first, *others, "?", first, "?"], capsys=capsys)
+    code, out, err = stream(run, [first, first, *others, "?", first, "?"])
     (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
     assert code == 2 and len(out) == 2 and "line 7" in line and "after 5 elements" in line
     state = str(tmp_path / "state")
-    assert stream(results, run, [first, first, *others], "--save", state, capsys=capsys)[0] == 0
-    code, out, err = stream(results, run, ["?", first, "?"], "--state", state, capsys=capsys)
+    assert stream(run, [first, first, *others], "--save", state)[0] == 0
+    code, out, err = stream(run, ["?", first, "?"], "--state", state)
     assert code == 2 and len(out) == 2 and "line 3: after 5 elements" in err

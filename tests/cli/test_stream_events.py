@@ -1,8 +1,6 @@
 """`iclbench stream` of runs on event sequences."""
 
-import io
 import json
-import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import torch
 from iclbench.cli.main import main
 from iclbench.core.episodes import Points
 from iclbench.store.runs import find
+from tests.cli.conftest import InterruptedInput, Stream
 from tests.texts import numbers
 
 DATA = "time,mark\n30,0\n90,2\n?,?\n100.5,1\n,\n"
@@ -36,15 +35,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         words = ["train", "events", *run_options, "-p", "smoke", *options, "--name", name, "--results", str(folder)]
         assert main(words) == 0
     return folder
-
-
-def stream(
-    results: Path, *options: object, capsys: pytest.CaptureFixture[str], run: str = "minutes"
-) -> tuple[int, list[str], str]:
-    capsys.readouterr()
-    code = main(["stream", run, "--results", str(results), "--device", "cpu", *map(str, options)])
-    captured = capsys.readouterr()
-    return code, captured.out.splitlines(), captured.err
 
 
 def expected_answer(
@@ -72,10 +62,10 @@ def assert_row(
 
 
 def test_answers_to_a_csv_file_equal_the_predictions_of_the_model(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    results: Path, tmp_path: Path, stream: Stream
 ) -> None:
     (tmp_path / "data.csv").write_text(DATA)
-    code, out, err = stream(results, "--csv", tmp_path / "data.csv", capsys=capsys)
+    code, out, err = stream("minutes", "--csv", tmp_path / "data.csv")
     assert code == 0 and out[0] == "time,gap,median,low,high,mark,p0,p1,p2"
     events = [(30.0, 0.0), (90.0, 2.0), (100.5, 1.0)]
     for line, count in zip(out[1:], (2, 3), strict=True):
@@ -83,11 +73,9 @@ def test_answers_to_a_csv_file_equal_the_predictions_of_the_model(
     assert numbers(err)[:2] == [3, 2] and "events/s" in err
 
 
-def test_json_lines_contain_the_predicted_time(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_lines_contain_the_predicted_time(tmp_path: Path, stream: Stream) -> None:
     (tmp_path / "data.csv").write_text(DATA)
-    code, out, _ = stream(results, "--csv", tmp_path / "data.csv", "--json", capsys=capsys)
+    code, out, _ = stream("minutes", "--csv", tmp_path / "data.csv", "--json")
     rows = [json.loads(line) for line in out]
     assert code == 0 and [row["line"] for row in rows] == [4, 6]
     assert all(row["time"] == pytest.approx(last + row["gap"][0]) for row, last in zip(rows, (90, 100.5), strict=True))
@@ -104,75 +92,63 @@ def test_an_observation_starts_at_the_given_time_or_at_the_first_event(
     times: list[float],
     results: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    stream: Stream,
 ) -> None:
     """Without the option `--start`, observations start as in training. Large times do not reduce the precision of
     answers."""
     text = "".join(f"{time!r},0\n" for time in times)
     (tmp_path / "data.csv").write_text(text + "1700000090.25,2\n?,?\n")
-    code, out, err = stream(results, "--csv", tmp_path / "data.csv", *options, run=run, capsys=capsys)
+    code, out, err = stream(run, "--csv", tmp_path / "data.csv", *options)
     assert code == 0 and numbers(err)[:2] == [2, 1]
     assert_row(out[1], [(30.0, 0.0), (90.25, 2.0)], results, run, 1.7e9)
 
 
 @pytest.mark.parametrize("options", [[], ["--start", "10"], ["--float64"]])
-def test_a_stream_in_two_parts_gives_the_same_answers(
-    options: list[str], results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stream_in_two_parts_gives_the_same_answers(options: list[str], tmp_path: Path, stream: Stream) -> None:
     lines = DATA.splitlines(keepends=True)
     for name, part in {"all": lines, "one": lines[:3], "two": lines[3:]}.items():
         (tmp_path / name).write_text("".join(part))
-    expected_lines = stream(results, "--csv", tmp_path / "all", *options, capsys=capsys)[1]
-    assert stream(results, "--csv", tmp_path / "one", "--save", tmp_path / "s", *options, capsys=capsys)[0] == 0
+    expected_lines = stream("minutes", "--csv", tmp_path / "all", *options)[1]
+    assert stream("minutes", "--csv", tmp_path / "one", "--save", tmp_path / "s", *options)[0] == 0
     options = [option for option in options if option == "--float64"]
-    code, out, _ = stream(results, "--csv", tmp_path / "two", "--state", tmp_path / "s", *options, capsys=capsys)
+    code, out, _ = stream("minutes", "--csv", tmp_path / "two", "--state", tmp_path / "s", *options)
     assert (code, out) == (0, expected_lines)
 
 
 def test_an_interrupt_saves_the_time_of_the_last_event(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    results: Path, tmp_path: Path, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class InterruptedInput(io.StringIO):
-        def readline(self, size: int | None = -1, /) -> str:
-            if (line := super().readline(size)).startswith("99"):
-                signal.raise_signal(signal.SIGTERM)
-            return line
-
     monkeypatch.setattr(sys, "stdin", InterruptedInput("30,0\n90,2\n99,1\n"))
-    code, _, err = stream(results, "--save", tmp_path / "state", capsys=capsys)
+    code, _, err = stream("minutes", "--save", tmp_path / "state")
     assert code == 130 and numbers(err)[:2] == [2, 0]
     (tmp_path / "more.csv").write_text("100.5,1\n?,?\n")
-    out = stream(results, "--csv", tmp_path / "more.csv", "--state", tmp_path / "state", capsys=capsys)[1]
+    out = stream("minutes", "--csv", tmp_path / "more.csv", "--state", tmp_path / "state")[1]
     assert_row(out[1], [(30.0, 0.0), (90.0, 2.0), (100.5, 1.0)], results)
 
 
-def test_a_stream_without_lines_can_be_continued(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stream_without_lines_can_be_continued(results: Path, tmp_path: Path, stream: Stream) -> None:
     (tmp_path / "none.csv").write_text("time,mark\n")
     (tmp_path / "data.csv").write_text("1700000000,1\n1700000090.25,2\n?,?\n")
     state, options = tmp_path / "state", ["--start", "first"]
-    assert stream(results, "--csv", tmp_path / "none.csv", "--save", state, *options, capsys=capsys)[0] == 0
-    code, out, _ = stream(results, "--csv", tmp_path / "data.csv", "--state", state, capsys=capsys)
+    assert stream("minutes", "--csv", tmp_path / "none.csv", "--save", state, *options)[0] == 0
+    code, out, _ = stream("minutes", "--csv", tmp_path / "data.csv", "--state", state)
     assert code == 0
     assert_row(out[1], [(90.25, 2.0)], results, start=1.7e9)
 
 
-def test_an_event_before_the_last_event_of_a_loaded_state_is_refused(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_event_before_the_last_event_of_a_loaded_state_is_refused(tmp_path: Path, stream: Stream) -> None:
     (tmp_path / "start.csv").write_text("30,1\n")
     (tmp_path / "data.csv").write_text("20,1\n")
     state = tmp_path / "state"
     options = ["--save", state, "--start", "first"]
-    assert stream(results, "--csv", tmp_path / "start.csv", *options, capsys=capsys)[0] == 0
-    code, _, err = stream(results, "--csv", tmp_path / "data.csv", "--state", state, capsys=capsys)
+    assert stream("minutes", "--csv", tmp_path / "start.csv", *options)[0] == 0
+    code, _, err = stream("minutes", "--csv", tmp_path / "data.csv", "--state", state)
     assert code == 2 and "20" in err and "30" in err
 
 
-def test_a_window_can_be_used_for_events(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_window_can_be_used_for_events(tmp_path: Path, stream: Stream) -> None:
     (tmp_path / "data.csv").write_text("1,0\n30,0\n90,2\n?,?\n")
-    code, out, err = stream(results, "--csv", tmp_path / "data.csv", "--window", 2, run="forgetful", capsys=capsys)
+    code, out, err = stream("forgetful", "--csv", tmp_path / "data.csv", "--window", 2)
     assert code == 0 and numbers(err)[-2] == 2 and len(out) == 2
 
 
@@ -192,12 +168,11 @@ def test_invalid_requests_are_refused_in_one_line(
     text: str,
     options: list[str],
     names: tuple[str, ...],
-    results: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    stream: Stream,
 ) -> None:
     (tmp_path / "data.csv").write_text(text)
     words = [option.format(here=tmp_path) for option in options]
-    code, _, err = stream(results, "--csv", tmp_path / "data.csv", *words, capsys=capsys)
+    code, _, err = stream("minutes", "--csv", tmp_path / "data.csv", *words)
     (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
     assert code == 2 and all(name in line for name in names), line

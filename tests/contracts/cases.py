@@ -12,6 +12,30 @@ from iclbench.contracts import CONTRACTS, Contract, Tolerance
 from iclbench.core.episodes import Episodes
 from iclbench.core.predictor import Predictor
 
+# Estimators for a single family, with which they are tested. `iclbench check` advises to check the family, which has a
+# contract about its oracles.
+ONE_FAMILY_ESTIMATORS = {
+    "gp-kernel-oracle",
+    "gp-periodic-mean",
+    "gp-bayes-oracle",
+    "climate-oracle",
+    "event-oracle",
+    "event-bayes-oracle",
+    "mean-image",
+    "gaussian-image",
+    "class-mixture",
+    "recall-oracle",
+    "recall-vector-oracle",
+    "kalman-oracle",
+    "bayes-kalman-oracle",
+    "chain-oracle",
+    "chain-bayes-oracle",
+    "table-gp-oracle",
+    "table-gp-prior-oracle",
+    "product-oracle",
+    "product-token-count",
+}
+
 
 def split_cases(cases: Iterable[tuple[Any, ...]], is_slow: Callable[..., bool]) -> list[Any]:
     """Return parameters for pytest. Every case occurs with the contracts that `make test` checks, and again with those

@@ -21,6 +21,7 @@ from iclbench.core.episodes import Points
 from iclbench.core.predictions import Prediction
 from iclbench.core.task import TaskShape
 from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
+from tests.contracts.cases import ONE_FAMILY_ESTIMATORS
 
 
 class Settings(BackboneSettings):
@@ -285,29 +286,6 @@ def test_hyena_can_read_related_datasets_of_an_example_task() -> None:
     assert not failures(backbone, episodes_of(shape), Tolerance(2e-5, 1e-4))
 
 
-# Estimators for a single family. For these, `iclbench check` advises to check the family, which has a contract about
-# its oracles.
-ONE_FAMILY_ESTIMATORS = {
-    "gp-kernel-oracle",
-    "gp-periodic-mean",
-    "gp-bayes-oracle",
-    "climate-oracle",
-    "event-oracle",
-    "event-bayes-oracle",
-    "mean-image",
-    "gaussian-image",
-    "class-mixture",
-    "recall-oracle",
-    "recall-vector-oracle",
-    "kalman-oracle",
-    "bayes-kalman-oracle",
-    "chain-oracle",
-    "chain-bayes-oracle",
-    "table-gp-oracle",
-    "table-gp-prior-oracle",
-    "product-oracle",
-    "product-token-count",
-}
 REGISTERED = {
     name for registry in (BACKBONES, ESTIMATORS, FAMILIES) for name in registry.entries
 } - ONE_FAMILY_ESTIMATORS

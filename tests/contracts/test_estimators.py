@@ -12,28 +12,9 @@ from iclbench.core.settings import validate
 from iclbench.estimators.base import FittedPredictor, TaskFacts
 from iclbench.families.linear import NoisyLinear, SparseLinear
 from iclbench.registry import ESTIMATORS
-from tests.contracts.cases import check_contracts, split_cases
+from tests.contracts.cases import ONE_FAMILY_ESTIMATORS, check_contracts, split_cases
 
-# Prefixes of the names of estimators for a single family. They are tested together with the family.
-ONE_FAMILY_PREFIXES = (
-    "climate-oracle",
-    "gp-",
-    "event-oracle",
-    "event-bayes-oracle",
-    "mean-image",
-    "gaussian-image",
-    "class-mixture",
-    "recall-oracle",
-    "recall-vector-oracle",
-    "kalman-oracle",
-    "bayes-kalman-oracle",
-    "chain-",
-    "table-gp-",
-    "product-",
-)
-BASELINES = [
-    name for name in card_names("baselines") if not load_baseline(name)[1].estimator.startswith(ONE_FAMILY_PREFIXES)
-]
+BASELINES = [name for name in card_names("baselines") if load_baseline(name)[1].estimator not in ONE_FAMILY_ESTIMATORS]
 # Training with Adam amplifies rounding errors of float32.
 TOLERANCES = {"mlp": Tolerance(1e-3, 1e-3)}
 # Settings that shorten the fit. They have no effect on the contracts.

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import create_autospec
 
@@ -12,7 +11,7 @@ import torch
 from scipy.stats import norm
 
 from iclbench.config import codes
-from iclbench.config.resolution import TaskConfig, resolve_task
+from iclbench.config.resolution import TaskConfig
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.predictions import Categorical, Gaussian, Point
 from iclbench.core.predictor import Oracle, Predictor
@@ -30,11 +29,6 @@ class Recorder(Predictor):
     def predict_next(self, points, related=None, *, x_query=None, prefixes=None):
         self.block_sizes.append(len(points.y))
         return Point(torch.zeros_like(points.y))
-
-
-@pytest.fixture
-def task(card_path: Path) -> TaskConfig:
-    return resolve_task(str(card_path), "smoke")[0]
 
 
 def test_prompt_sets_do_not_depend_on_the_global_random_state(task: TaskConfig) -> None:

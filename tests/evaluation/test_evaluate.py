@@ -58,11 +58,6 @@ def config(card_path: Path) -> RunConfig:
 
 
 @pytest.fixture
-def task(card_path: Path) -> TaskConfig:
-    return resolve_task(str(card_path), "smoke")[0]
-
-
-@pytest.fixture
 def load_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     """Load `Half` instead of the model of any run, and record the arguments of each call."""
     calls: list[tuple[object, ...]] = []

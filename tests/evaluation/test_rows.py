@@ -89,11 +89,6 @@ def shared_columns(prompts: PromptSet, evaluator: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def task(card_path: Path) -> TaskConfig:
-    return resolve_task(str(card_path), "smoke")[0]
-
-
-@pytest.fixture
 def related() -> PromptSet:
     task = resolve_task("gp-mixture", "smoke", RELATED)[0]
     return PromptSet(task.model_copy(update={"oracles": ["bayes"]}), "smoke")

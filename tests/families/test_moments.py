@@ -15,14 +15,11 @@ from iclbench.families.quadratic import Quadratic
 from iclbench.families.relu_network import ReluNetwork
 from iclbench.families.request import Request
 from iclbench.families.sampling import skewed_inputs
+from tests.families.sampling import new_generator
 
 
 def build_family(cls, **parameters):
     return cls(cls.Parameters(**parameters))
-
-
-def new_generator(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def second_moment(y: Tensor) -> tuple[float, float]:

@@ -13,22 +13,17 @@ from PIL import Image
 
 from iclbench import tables
 from iclbench.report import exports
-from iclbench.report.blocks import Block, Figure, Gallery
+from iclbench.report.blocks import Block, Gallery
 from iclbench.report.data import load_results
 from iclbench.report.drawn_episodes import DrawnContestant, pixel_count
 from iclbench.report.sections import report_sections
 from iclbench.report.sections.examples import _description
 from tests.report import synthetic_targets as synthetic
+from tests.report.blocks import get_figure
 from tests.report.test_page import Document
 
 GP, IMAGES = "gp-mixture-small", "image-completion-small"
 BLUE = [0x2B, 0x5C, 0xB8]
-
-
-def _figure(blocks: dict[str, Block], name: str) -> Figure:
-    block = blocks[name]
-    assert isinstance(block, Figure)
-    return block
 
 
 @pytest.fixture
@@ -40,7 +35,7 @@ def gallery(targets_blocks: dict[str, Block]) -> Gallery:
 
 @pytest.mark.slow
 def test_bands_show_predictions_and_the_oracle(targets_blocks: dict[str, Block], targets_results: Path) -> None:
-    figure = _figure(targets_blocks, f"{GP}-examples-none")
+    figure = get_figure(targets_blocks, f"{GP}-examples-none")
     titles = [panel.title for panel in figure.panels]
     contestants = ["pt-tnp", "icicl-tnp, 0 related", "icicl-tnp, 1 related", "icicl-tnp, 3 related"]
     assert titles == [f"episode {e}: {title}" for e in (1, 2) for title in contestants]
@@ -59,12 +54,12 @@ def test_bands_show_predictions_and_the_oracle(targets_blocks: dict[str, Block],
 
 
 def test_each_contestant_has_one_panel_for_the_first_episode(targets_blocks: dict[str, Block]) -> None:
-    titles = [panel.title for panel in _figure(targets_blocks, f"{GP}-examples-all").panels]
+    titles = [panel.title for panel in get_figure(targets_blocks, f"{GP}-examples-all").panels]
     assert titles == ["oracle-bayes, 3 related", "icicl-tnp, 3 related", "pt-tnp", "cnp", "knn-3"]
 
 
 def test_oracles_come_first_in_the_figure_of_joint_samples(targets_blocks: dict[str, Block]) -> None:
-    figure = _figure(targets_blocks, f"{GP}-examples-drawn")
+    figure = get_figure(targets_blocks, f"{GP}-examples-drawn")
     titles = [panel.title for panel in figure.panels]
     assert titles[:2] == ["oracle-kernel", "oracle-bayes"] and set(titles[2:]) == {"icicl-tnp", "pt-tnp", "cnp"}
     samples = figure.data[(figure.data["panel"] == "cnp") & (figure.data["part"] == "sample")]
@@ -75,7 +70,7 @@ def test_oracles_come_first_in_the_figure_of_joint_samples(targets_blocks: dict[
 
 
 def test_mismatched_related_datasets_are_ordered_by_distance(targets_blocks: dict[str, Block]) -> None:
-    figure = _figure(targets_blocks, f"{GP}-examples-mismatch")
+    figure = get_figure(targets_blocks, f"{GP}-examples-mismatch")
     titles = [panel.title.removeprefix("episode 1: ") for panel in figure.panels[:5]]
     assert titles == ["no related datasets", "related: same", "related: near", "related: rbf", "related: far"]
     predictions = figure.data[figure.data["part"] == "prediction"]

@@ -9,11 +9,12 @@ import pytest
 
 from iclbench import tables
 from iclbench.analysis import accuracies
-from iclbench.report.blocks import Block, Figure, Section, Table, Text
+from iclbench.report.blocks import Block, Section, Table, Text
 from iclbench.report.data import Results, load_results
 from iclbench.report.sections import report_sections
 from iclbench.report.sections.published import comparison
 from tests.report import synthetic_bursty, vega_lite
+from tests.report.blocks import cell_texts, get_figure, get_table
 from tests.report.synthetic_bursty import CURVES, STEPS, accuracy
 
 
@@ -33,24 +34,6 @@ def blocks(sections: list[Section]) -> dict[str, Block]:
     return {block.name: block for block in all_blocks if not isinstance(block, Text)}
 
 
-def table(blocks: dict[str, Block], name: str) -> Table:
-    block = blocks[name]
-    assert isinstance(block, Table)
-    return block
-
-
-def figure(blocks: dict[str, Block], name: str) -> Figure:
-    block = blocks[name]
-    assert isinstance(block, Figure)
-    return block
-
-
-def cell_texts(block: Table) -> dict[str, dict[str, str]]:
-    """Return the text of each cell by first column and header."""
-    headers = [column.header for column in block.columns]
-    return {row[0].text: dict(zip(headers, (cell.text for cell in row), strict=True)) for row in block.rows()}
-
-
 def stored_rows(results: Results) -> pd.DataFrame:
     """Return the rows with only the columns of stored tables."""
     return results.rows.assign(contestant=results.rows["backbone"]).drop(columns="backbone")
@@ -64,7 +47,7 @@ def test_rows_of_all_tests_are_included(bursty: Results) -> None:
 
 
 def test_the_table_has_means_over_seeds_the_chance_level_and_flip(blocks: dict[str, Block]) -> None:
-    rows = cell_texts(table(blocks, "bursty-small-in-context"))
+    rows = cell_texts(get_table(blocks, "bursty-small-in-context"))
     assert list(rows) == [
         "pixel-1nn",
         "nearest-class-mean",
@@ -85,7 +68,7 @@ def test_the_table_has_means_over_seeds_the_chance_level_and_flip(blocks: dict[s
 
 
 def test_the_peak_is_the_highest_mean_over_seeds(blocks: dict[str, Block]) -> None:
-    frame = table(blocks, "bursty-small-in-context").frame.set_index("name")
+    frame = get_table(blocks, "bursty-small-in-context").frame.set_index("name")
     index = int(np.argmax(CURVES["coqe", "icl"]))
     assert frame.loc["coqe", "peak_step"] == STEPS[index] == 1000
     peak = np.mean([accuracy("coqe", "bursty", "icl", seed)[index] for seed in (0, 1, 2)])
@@ -95,10 +78,10 @@ def test_the_peak_is_the_highest_mean_over_seeds(blocks: dict[str, Block]) -> No
 
 
 def test_measured_accuracies_are_compared_with_published_ones_by_test(blocks: dict[str, Block]) -> None:
-    rows = cell_texts(table(blocks, "bursty-alpha1-small-in-context"))
+    rows = cell_texts(get_table(blocks, "bursty-alpha1-small-in-context"))
     assert rows["coqe (published, paper, glyphs=omniglot)"]["IWL"] == "0.899"
     assert rows["transformer (published, paper, glyphs=omniglot)"]["IWL"] == "–"
-    published = table(blocks, "bursty-alpha1-small-published").frame.set_index(["contestant", "test"])
+    published = get_table(blocks, "bursty-alpha1-small-published").frame.set_index(["contestant", "test"])
     final = {t: np.mean([accuracy("coqe", "bursty-alpha1", t, s)[-1] for s in (0, 1, 2)]) for t in ("icl", "iwl")}
     for test, mean in final.items():
         assert published.loc[("coqe", test), "ours"] == pytest.approx(mean)
@@ -108,13 +91,13 @@ def test_no_difference_is_given_if_published_numbers_are_on_different_data(
     blocks: dict[str, Block], bursty: Results
 ) -> None:
     for name in ("bursty-alpha1-small-published", "published"):
-        published = table(blocks, name)
+        published = get_table(blocks, name)
         headers = [column.header for column in published.columns]
         assert {"published data", "our data"} < set(headers) and not {"ours − published"} & set(headers)
         for row in published.rows():
             cells = dict(zip(headers, (cell.text for cell in row), strict=True))
             assert (cells["published data"], cells["our data"]) == ("glyphs=omniglot", "glyphs=procedural")
-    legend = figure(blocks, "published-bursty-alpha1-accuracy-within-choices").legend
+    legend = get_figure(blocks, "published-bursty-alpha1-accuracy-within-choices").legend
     assert list(legend) == ["published (glyphs=omniglot)", "ours, small (glyphs=procedural)"]
     (alpha1,) = (task for task in bursty.slices if task.task == "bursty-alpha1")
     rows = bursty.rows.assign(data=bursty.rows["data"].replace("glyphs=procedural", "glyphs=omniglot"))
@@ -131,7 +114,7 @@ def test_no_difference_is_given_if_published_numbers_are_on_different_data(
 
 
 def test_training_curves_are_means_with_ranges_over_seeds(blocks: dict[str, Block]) -> None:
-    curves = figure(blocks, "bursty-small-accuracy-in-training")
+    curves = get_figure(blocks, "bursty-small-accuracy-in-training")
     assert [panel.title for panel in curves.panels] == ["ICL", "ICL, paired", "IWL", "flip"]
     rows = curves.data[(curves.data["panel"] == "IWL") & (curves.data["contestant"] == "transformer")]
     by_seed = np.array([accuracy("transformer", "bursty", "iwl", seed) for seed in (0, 1, 2)])
@@ -145,11 +128,11 @@ def test_training_curves_are_means_with_ranges_over_seeds(blocks: dict[str, Bloc
 
 
 def test_the_section_on_training_shows_the_loss(blocks: dict[str, Block]) -> None:
-    assert set(figure(blocks, "bursty-small-training-loss").data["value"]) == {0.9}
+    assert set(get_figure(blocks, "bursty-small-training-loss").data["value"]) == {0.9}
 
 
 def test_the_plane_shows_final_accuracies_paths_and_peaks(blocks: dict[str, Block]) -> None:
-    plane = figure(blocks, "plane-bursty-small")
+    plane = get_figure(blocks, "plane-bursty-small")
     assert [panel.title for panel in plane.panels] == ["all settings", "bursty", "alpha1"]
     data = plane.data
     all_settings = data[data["panel"] == "all settings"]
@@ -167,7 +150,7 @@ def test_the_plane_shows_final_accuracies_paths_and_peaks(blocks: dict[str, Bloc
 
 
 def test_the_table_of_the_plane_has_both_accuracies_at_the_icl_peak(blocks: dict[str, Block]) -> None:
-    frame = table(blocks, "plane-bursty-small-numbers").frame.set_index(["task", "contestant"])
+    frame = get_table(blocks, "plane-bursty-small-numbers").frame.set_index(["task", "contestant"])
     row, index = frame.loc[("bursty", "coqe")], STEPS.index(1000)
     means = [np.mean([accuracy("coqe", "bursty", test, seed)[index] for seed in (0, 1, 2)]) for test in ("icl", "iwl")]
     assert (row["step"], row["peak"], row["iwl_at_peak"]) == pytest.approx((1000, *means))
@@ -188,10 +171,10 @@ def test_without_a_final_evaluation_the_accuracy_after_the_last_training_step_is
     tables.write("values", rows[rows["axis"].notna()].copy(), tmp_path / "a.values.parquet", {})
     sections = report_sections(load_results(tmp_path), ["in-context", "missing"])
     by_name = {b.name: b for s in sections for b in s.walk() if not isinstance(b, Text)}
-    frame = table(by_name, "bursty-small-in-context").frame.set_index("name")
+    frame = get_table(by_name, "bursty-small-in-context").frame.set_index("name")
     assert list(frame.index) == ["coqe", "coqe-paper", "transformer"]
     assert frame.loc["coqe-paper", "icl"] == accuracy("coqe-paper", "bursty", "icl", 0)[-1]
-    assert set(table(by_name, "missing").frame["what"]) == {"evaluation"}
+    assert set(get_table(by_name, "missing").frame["what"]) == {"evaluation"}
 
 
 @pytest.mark.slow
@@ -224,7 +207,7 @@ def test_missing_runs_are_listed_for_backbones_but_not_for_variants(bursty: Resu
     tables.write("values", pd.concat([rows, other], ignore_index=True), tmp_path / "a.values.parquet", {})
     sections = report_sections(load_results(tmp_path), ["missing"])
     by_name = {b.name: b for s in sections for b in s.walk() if not isinstance(b, Text)}
-    assert table(by_name, "missing").frame["fix"].tolist() == ["iclbench train other coqe --preset small"]
+    assert get_table(by_name, "missing").frame["fix"].tolist() == ["iclbench train other coqe --preset small"]
     skipped = {
         "cell": "x",
         "kind": "train",
@@ -243,7 +226,7 @@ def test_missing_runs_are_listed_for_backbones_but_not_for_variants(bursty: Resu
 
 
 def test_the_overview_has_icl_accuracies(blocks: dict[str, Block]) -> None:
-    frame = table(blocks, "icl").frame.set_index("contestant")
+    frame = get_table(blocks, "icl").frame.set_index("contestant")
     final = [accuracy("coqe", "bursty", "icl", seed)[-1] for seed in (0, 1, 2)]
     assert frame.loc["coqe", "bursty-small"] == pytest.approx(np.mean(final))
 

@@ -16,6 +16,7 @@ from iclbench.report.language import looks, mean_over_tasks
 from iclbench.report.page import render_section
 from iclbench.report.sections import language, missing, overview, report_sections
 from tests.report import synthetic_bursty, synthetic_language, vega_lite
+from tests.report.blocks import cell_texts
 from tests.report.synthetic_language import (
     DEEP_THINKING,
     GAINS,
@@ -68,12 +69,6 @@ def figure(blocks: dict[str, Block], name: str) -> Figure:
     block = blocks[f"figure {name}"]
     assert isinstance(block, Figure)
     return block
-
-
-def cell_texts(block: Table) -> dict[str, dict[str, str]]:
-    """Return the text of each cell by first column and header."""
-    headers = [column.header for column in block.columns]
-    return {row[0].text: dict(zip(headers, (cell.text for cell in row), strict=True)) for row in block.rows()}
 
 
 def scores(model: str, task: str, method: str = "", shots: int = MAIN) -> np.ndarray:

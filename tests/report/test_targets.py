@@ -21,21 +21,10 @@ from iclbench.report.figures import learning
 from iclbench.report.sections import context_size, related, report_sections
 from tests.report import synthetic_targets as synthetic
 from tests.report import vega_lite
+from tests.report.blocks import get_figure, get_table
 from tests.report.conftest import Report
 
 GP = "gp-mixture-small"
-
-
-def _table(blocks: dict[str, Block], name: str) -> Table:
-    block = blocks[name]
-    assert isinstance(block, Table)
-    return block
-
-
-def _figure(blocks: dict[str, Block], name: str) -> Figure:
-    block = blocks[name]
-    assert isinstance(block, Figure)
-    return block
 
 
 def _values(results: Path, task: str, shift: str = "none") -> pd.DataFrame:
@@ -44,7 +33,7 @@ def _values(results: Path, task: str, shift: str = "none") -> pd.DataFrame:
 
 
 def test_the_leaderboard_has_rows_with_no_one_and_all_related_datasets(targets_blocks: dict[str, Block]) -> None:
-    frame = _table(targets_blocks, f"{GP}-leaderboard-targets").frame
+    frame = get_table(targets_blocks, f"{GP}-leaderboard-targets").frame
     keys = list(zip(frame["contestant"], frame["n_related"], strict=True))
     assert sorted(keys) == sorted(
         [(name, n) for name in ("icicl-tnp", "oracle-bayes") for n in (0, 1, 3)]
@@ -61,14 +50,14 @@ def test_the_leaderboard_has_rows_with_no_one_and_all_related_datasets(targets_b
 def test_methods_without_a_log_likelihood_are_named_in_a_note(
     targets_blocks: dict[str, Block], targets_sections: list[Section]
 ) -> None:
-    frame = _table(targets_blocks, f"{GP}-leaderboard-targets").frame
+    frame = get_table(targets_blocks, f"{GP}-leaderboard-targets").frame
     missing = frame.loc[frame["log_likelihood"].isna(), "contestant"].unique()
     texts = [block.text for section in targets_sections for block in section.walk() if isinstance(block, Text)]
     assert len(missing) and any(all(name in text for name in missing) for text in texts)
 
 
 def test_differences_in_the_leaderboard_are_paired(targets_blocks: dict[str, Block]) -> None:
-    frame = _table(targets_blocks, f"{GP}-leaderboard-targets").frame
+    frame = get_table(targets_blocks, f"{GP}-leaderboard-targets").frame
     index = frame.index[(frame["contestant"] == "icicl-tnp") & (frame["n_related"] == 1)][0]
     row, row_above = frame.loc[index], frame.loc[index - 1]
     upper = synthetic.log_likelihoods("gp-mixture", row_above["contestant"])[int(row_above["n_related"])]
@@ -89,7 +78,7 @@ def test_a_paired_difference_requires_two_common_episodes() -> None:
 def test_the_table_of_gaps_has_columns_by_context_size_and_stratum(
     targets_blocks: dict[str, Block], targets_results: Path
 ) -> None:
-    table = _table(targets_blocks, f"{GP}-gap")
+    table = get_table(targets_blocks, f"{GP}-gap")
     values = _values(targets_results, "gp-mixture").query("metric == 'gap' and contestant == 'icicl-tnp'")
     row = table.frame[(table.frame["contestant"] == "icicl-tnp") & (table.frame["n_related"] == 3)].iloc[0]
     values = values[values["n_related"] == 3]
@@ -104,20 +93,21 @@ def test_the_table_of_gaps_has_columns_by_context_size_and_stratum(
 
 def test_joint_log_likelihoods_are_listed_if_they_differ_from_marginal_ones(targets_blocks: dict[str, Block]) -> None:
     joint, marginal = (
-        _table(targets_blocks, name).frame.set_index(["contestant", "n_related"])["all"]
+        get_table(targets_blocks, name).frame.set_index(["contestant", "n_related"])["all"]
         for name in (f"{GP}-gap-joint", f"{GP}-gap")
     )
     assert joint["cnp", 0] == pytest.approx(marginal["cnp", 0] + 0.3), "the oracle gains 0.3 from joint prediction"
     assert joint["oracle-bayes", 0] == pytest.approx(marginal["oracle-bayes", 0])
-    board = _table(targets_blocks, f"{GP}-leaderboard-targets")
+    board = get_table(targets_blocks, f"{GP}-leaderboard-targets")
     assert "log_likelihood_joint" in [column.key for column in board.columns]
-    board_of_images = _table(targets_blocks, "image-completion-small-leaderboard-targets")
+    board_of_images = get_table(targets_blocks, "image-completion-small-leaderboard-targets")
     assert "log_likelihood_joint" not in [column.key for column in board_of_images.columns]
 
 
 def test_figures_of_gaps_have_panels_for_strata_and_related_datasets(targets_blocks: dict[str, Block]) -> None:
-    assert [p.title for p in _figure(targets_blocks, f"{GP}-gap-related").panels] == ["all episodes", "periodic", "rbf"]
-    by_size = _figure(targets_blocks, f"{GP}-gap-context")
+    by_related = get_figure(targets_blocks, f"{GP}-gap-related")
+    assert [p.title for p in by_related.panels] == ["all episodes", "periodic", "rbf"]
+    by_size = get_figure(targets_blocks, f"{GP}-gap-context")
     assert [p.title for p in by_size.panels] == ["no related dataset", "1 related dataset", "3 related datasets"]
     for _, rows in by_size.data.groupby("panel"):
         assert {"pt-tnp", "cnp", "icicl-tnp"} <= set(rows["contestant"]), (
@@ -128,7 +118,7 @@ def test_figures_of_gaps_have_panels_for_strata_and_related_datasets(targets_blo
 def test_the_figure_of_related_datasets_has_measured_and_published_numbers(
     targets_blocks: dict[str, Block], targets_results: Path
 ) -> None:
-    figure = _figure(targets_blocks, f"{GP}-related")
+    figure = get_figure(targets_blocks, f"{GP}-related")
     assert figure.panels[0].title == "in-distribution"
     assert {p.title for p in figure.panels[1:]} == set(synthetic.SHIFTS["gp-mixture"][1:])
     line = figure.data[(figure.data["panel"] == "in-distribution") & (figure.data["contestant"] == "icicl-tnp")]
@@ -140,13 +130,13 @@ def test_the_figure_of_related_datasets_has_measured_and_published_numbers(
     level = figure.data[(figure.data["panel"] == "ood-lengthscale") & (figure.data["contestant"] == "pt-tnp")]
     assert level["n_related"].tolist() == [0, 1, 2, 3]
     assert len(set(level["value"])) == 1
-    table = _table(targets_blocks, f"{GP}-published").frame.set_index("n_related")
+    table = get_table(targets_blocks, f"{GP}-published").frame.set_index("n_related")
     assert table.loc[1, "ours"] == values["value"].iloc[1] and table.loc[1, "published"] == synthetic.PUBLISHED[1]
     assert pd.isna(table.loc[1, "difference"]), "the published number is for another preset"
 
 
 def test_gains_are_paired_and_give_the_largest_share_of_a_single_episode(targets_blocks: dict[str, Block]) -> None:
-    table = _table(targets_blocks, f"{GP}-related-gains")
+    table = get_table(targets_blocks, f"{GP}-related-gains")
     row = table.frame.set_index(["contestant", "n_related"]).loc[("icicl-tnp", 3)]
     scores = synthetic.log_likelihoods("gp-mixture", "icicl-tnp")
     assert row["gain"] == pytest.approx((scores[3] - scores[0]).mean())
@@ -188,20 +178,20 @@ def test_published_numbers_are_compared_with_ceiling_adjusted_numbers(targets_re
     sections = report_sections(load_results(tmp_path / "results"), ["related", "published"])
     blocks = {block.name: block for s in sections for block in s.walk() if not isinstance(block, Text)}
     expected = adjusted[adjusted["contestant"].eq("icicl-tnp")].set_index("n_related")["value"]
-    row = _table(blocks, f"{GP}-published").frame.set_index("n_related").loc[1]
+    row = get_table(blocks, f"{GP}-published").frame.set_index("n_related").loc[1]
     assert row["adjusted"] == expected[1] and pd.isna(row["difference"]), "the published number is for another preset"
-    numbers = _table(blocks, f"{GP}-related-numbers").frame.set_index("contestant")
+    numbers = get_table(blocks, f"{GP}-related-numbers").frame.set_index("contestant")
     assert numbers.loc["icicl-tnp, ceiling-adjusted", "r1"] == expected[1]
-    line = _figure(blocks, f"{GP}-related").data.query("panel == 'in-distribution' and contestant == 'icicl-tnp'")
+    line = get_figure(blocks, f"{GP}-related").data.query("panel == 'in-distribution' and contestant == 'icicl-tnp'")
     assert line.loc[line["kind"].eq("backbone"), "value"].tolist() == expected.sort_index().tolist()
-    marks = _figure(blocks, "published-gp-mixture-log-likelihood").data.set_index(["contestant", "row"])["value"]
+    marks = get_figure(blocks, "published-gp-mixture-log-likelihood").data.set_index(["contestant", "row"])["value"]
     assert marks["ours, small", "icicl-tnp, 1 related"] == expected[1]
 
 
 def test_published_and_measured_numbers_share_rows_of_a_figure(
     targets_blocks: dict[str, Block], targets_results: Path
 ) -> None:
-    figure = _figure(targets_blocks, "published-gp-mixture-log-likelihood")
+    figure = get_figure(targets_blocks, "published-gp-mixture-log-likelihood")
     marks = figure.data.set_index(["contestant", "row"])["value"].to_dict()
     values = _values(targets_results, "gp-mixture").query("metric == 'log_likelihood' and contestant == 'icicl-tnp'")
     ours = values[values["axis"].isna()].set_index("n_related")["value"]
@@ -216,7 +206,7 @@ def test_published_and_measured_numbers_share_rows_of_a_figure(
 
 
 def test_bins_of_context_sizes_agree_with_a_naive_loop(targets_blocks: dict[str, Block]) -> None:
-    figure = _figure(targets_blocks, f"{GP}-context-size")
+    figure = get_figure(targets_blocks, f"{GP}-context-size")
     line = figure.data[(figure.data["panel"] == "3 related datasets") & (figure.data["contestant"] == "icicl-tnp")]
     sizes, scores = synthetic.context_sizes("gp-mixture"), synthetic.log_likelihoods("gp-mixture", "icicl-tnp")[3]
     edges = [-np.inf, *np.quantile(sizes, [0.25, 0.5, 0.75]), np.inf]
@@ -227,7 +217,7 @@ def test_bins_of_context_sizes_agree_with_a_naive_loop(targets_blocks: dict[str,
 
 
 def test_images_are_binned_by_the_share_of_observed_pixels(targets_blocks: dict[str, Block]) -> None:
-    figure = _figure(targets_blocks, "image-completion-small-context-size")
+    figure = get_figure(targets_blocks, "image-completion-small-context-size")
     assert "observed pixels" in figure.alt
     share = 100 * synthetic.context_sizes("image-completion") / synthetic.SIDE**2
     edges = [-np.inf, *np.quantile(share, [0.25, 0.5, 0.75]), np.inf]

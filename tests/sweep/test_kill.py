@@ -66,6 +66,7 @@ def _words(path: Path) -> list[str]:
 
 
 def is_alive(pid: int) -> bool:
+    """Return whether a process exists and is not a zombie."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:

@@ -13,6 +13,7 @@ from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 from iclbench.sweep.local import LocalPool
 from tests.refusals import refused
 from tests.sweep import calls
+from tests.sweep.test_kill import is_alive
 
 SECONDS = 60.0  # time limit of each step
 
@@ -29,14 +30,6 @@ def wait_until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether a process exists and is not a zombie."""
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
 
 
 def test_calls_run_in_parallel_and_each_slot_is_set_up_with_its_arguments(pool: LocalPool, tmp_path: Path) -> None:

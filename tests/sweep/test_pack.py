@@ -35,6 +35,7 @@ from iclbench.sweep.cells import SUMMARY, GridCell, grid_cells
 from iclbench.sweep.pack import _cell_kinds, _PairedErrors, _weights_to_pack, pack, value_rows
 from iclbench.sweep.plan import make_plan
 from iclbench.sweep.work import work
+from tests.analysis.hand_made import MODEL
 from tests.conftest import increase_code_version, small_card
 from tests.prototypes import prototype_card
 from tests.refusals import refused
@@ -373,40 +374,11 @@ def test_packed_errors_are_averages_over_curves_and_test_accuracies(
 def test_errors_for_target_scores_are_packed_even_if_there_is_no_score_row(
     score_metric: str | None, selected: set[str]
 ) -> None:
-    row = {
-        "run": "a",
-        "task": "t",
-        "family": "f",
-        "contestant": "a",
-        "kind": "backbone",
-        "preset": "grid",
-        "shift": "none",
-        "evaluator": "targets",
-        "n_related": 0,
-        "metric": "squared_error",
-        "value": 0.5,
-        "n_episodes": 2,
-        "status": "ok",
-        "prompt_set": "p",
-        "card": "c",
-        "version": "0",
-    }
+    row = MODEL | {"preset": "grid", "evaluator": "targets", "metric": "squared_error", "n_related": 0, "n_episodes": 2}
     rows = [row] + ([row | {"metric": "score", "score_of": score_metric, "score_one": "best"}] if score_metric else [])
-    errors = tables.frame(
-        "errors",
-        [
-            {
-                "run": "a",
-                "prompt_set": "p",
-                "metric": metric,
-                "n_context": 4,
-                "n_related": 0,
-                "episode": 0,
-                "value": 0.5,
-            }
-            for metric in ("log_likelihood", "squared_error", "covered_90")
-        ],
-    )
+    error = {"run": "m-s0", "prompt_set": "p", "n_context": 4, "n_related": 0, "episode": 0, "value": 0.5}
+    metrics = ("log_likelihood", "squared_error", "covered_90")
+    errors = tables.frame("errors", [error | {"metric": metric} for metric in metrics])
     assert set(_PairedErrors(tables.frame("values", rows)).select(errors)["metric"]) == selected
 
 

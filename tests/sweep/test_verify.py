@@ -23,6 +23,7 @@ from iclbench.sweep.pack import pack
 from iclbench.sweep.plan import make_plan
 from iclbench.sweep.verify import _has_data, _Workers, first_difference, sample_cells, share_of_interval, verify
 from iclbench.sweep.work import work
+from tests.analysis.hand_made import FAILED, ZERO
 from tests.conftest import small_card
 from tests.refusals import refused
 from tests.texts import numbers, words
@@ -189,25 +190,8 @@ def test_verification_without_finished_cells_is_refused(
 
 
 def rows(**changes: object) -> pd.DataFrame:
-    row = {
-        "run": "a",
-        "task": "t",
-        "family": "f",
-        "contestant": "c",
-        "kind": "baseline",
-        "preset": "smoke",
-        "shift": "none",
-        "evaluator": "next",
-        "metric": "auc",
-        "value": 0.1,
-        "status": "ok",
-        "card": "x",
-        "version": "1",
-        "n_context": 3,
-    }
-    return tables.frame(
-        "values", [row | changes, row | {"n_context": 4, "value": None, "status": "failed", "reason": "r"}]
-    )
+    row = ZERO | {"evaluator": "next", "metric": "auc", "value": 0.1, "n_context": 3}
+    return tables.frame("values", [row | changes, row | FAILED | {"n_context": 4}])
 
 
 @pytest.mark.slow
@@ -215,10 +199,10 @@ def rows(**changes: object) -> pd.DataFrame:
     ("changes", "expected"),
     [
         ({}, None),
-        ({"card": "y", "version": "2"}, None),
+        ({"card": "d", "version": "1"}, None),
         ({"value": 0.1 + 2**-56}, "value 0.1 became 0.10000000000000002: "),
         ({"low": 0.0}, "low <NA> became 0.0: "),
-        ({"n_context": 5}, "1 row only recomputed, the first: run a, "),
+        ({"n_context": 5}, "1 row only recomputed, the first: run zero, "),
         ({"normaliser": 2.0}, "normaliser <NA> became 2.0: "),
     ],
 )

@@ -26,11 +26,6 @@ from tests.evaluation.costs.test_costs import contestant
 SETTINGS = TrainSettings(steps=1, batch=8, clip=0.3)
 
 
-@pytest.fixture
-def task(card_path: Path) -> TaskConfig:
-    return resolve_task(str(card_path), "smoke")[0]
-
-
 def fix_measurements(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.5, peak: int | None = 4096) -> None:
     """Make every measurement return these values."""
     monkeypatch.setattr(costs, "seconds_of", lambda work, device: seconds)

@@ -11,7 +11,7 @@ import torch
 from iclbench import tables
 from iclbench.backbones.base import TaskShape
 from iclbench.config.cards import TrainSettings
-from iclbench.config.resolution import TaskConfig, resolve_task
+from iclbench.config.resolution import TaskConfig
 from iclbench.core.context import Context
 from iclbench.core.measure import _reset_resident_peak
 from iclbench.evaluation.contestants import PredictorContestant
@@ -21,11 +21,6 @@ from iclbench.registry import BACKBONES, ESTIMATORS
 from tests.forked import call_in_new_process
 
 WIDTH, LAYERS, EPISODES = 16, 2, 4
-
-
-@pytest.fixture
-def task(card_path: Path) -> TaskConfig:
-    return resolve_task(str(card_path), "smoke")[0]
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from iclbench.core.episodes import Episodes
 from iclbench.core.events import GAP, MARK, EventPrediction
 from iclbench.core.task import TaskFacts
 from iclbench.estimators.poisson import MarkovMarks, Poisson
@@ -19,14 +18,10 @@ from iclbench.families.events.oracle import EventOracle
 from iclbench.families.events.point_process import PointProcess
 from iclbench.families.linear import Linear
 from tests.families.events.test_point_process import SMALLEST_P, build_family, draw
+from tests.families.sampling import in_float64
 from tests.refusals import refused
 
 POINTS = 9
-
-
-def in_float64(episodes: Episodes) -> Episodes:
-    """Convert events to float64, so that predictions are in float64, too."""
-    return replace(episodes, context=episodes.context.to(dtype=torch.float64))
 
 
 def bayes(family: PointProcess, shift: str = "none", **settings: int) -> BayesEvents:

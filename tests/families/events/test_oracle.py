@@ -15,16 +15,12 @@ from iclbench.families.events.oracle import EventOracle
 from iclbench.families.events.processes import HAWKES, KINDS, POISSON, RENEWAL, SELF_CORRECTING
 from iclbench.families.linear import Linear
 from tests.families.events.test_point_process import SMALLEST_P, build_family, draw, truth_of
+from tests.families.sampling import in_float64
 from tests.refusals import refused
 
 
 def oracle(episodes: Episodes) -> EventOracle:
     return EventOracle(facts=TaskFacts(family=build_family())).informed(episodes.truth)
-
-
-def in_float64(episodes: Episodes) -> Episodes:
-    """Convert events to float64, so that predictions are in float64, too."""
-    return replace(episodes, context=episodes.context.to(dtype=torch.float64))
 
 
 def predict(episodes: Episodes) -> MixedEvent:

@@ -15,6 +15,7 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.events.point_process import PointProcess, PointProcessParameters
 from iclbench.families.events.processes import HAWKES, KINDS, SHORTEST_GAP
 from iclbench.families.request import Request
+from tests.families.sampling import is_stratified
 from tests.refusals import refused
 
 SMALLEST_P = 1e-3
@@ -169,11 +170,6 @@ def test_kinds_and_parameters_have_the_documented_distributions() -> None:
 def frozen_episodes(episodes: int) -> Episodes:
     config = TaskConfig(name="test", card="", family="point-process", code=1, head="event", points=8, episodes=episodes)
     return PromptSet(config, "smoke").episodes
-
-
-def is_stratified(u: np.ndarray) -> bool:
-    """Return whether each of n equal intervals of [0, 1) contains exactly one of the n numbers."""
-    return bool((np.sort(np.floor(u * len(u))) == np.arange(len(u))).all())
 
 
 def test_frozen_prompts_are_stratified_by_kind_and_parameters() -> None:

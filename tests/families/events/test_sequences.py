@@ -11,11 +11,8 @@ from iclbench.core.events import GAP, MARK, TIME
 from iclbench.families.events.sequences import EventParameters, Events
 from iclbench.families.request import Request
 from tests.families.events import sequence_files
+from tests.families.sampling import new_generator
 from tests.refusals import refused
-
-
-def new_generator(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def build_family(path, **parameters):

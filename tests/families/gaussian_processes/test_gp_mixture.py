@@ -14,6 +14,7 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.gaussian_processes.gp_mixture import GPMixture, GPParameters
 from iclbench.families.gaussian_processes.kernels import PERIODIC, RBF
 from iclbench.families.request import Request
+from tests.families.sampling import is_stratified
 from tests.refusals import refused
 
 
@@ -53,11 +54,6 @@ def test_context_and_targets_share_a_function_and_related_datasets_have_differen
     assert_mean(y * y_related[:, 0] * kernel_values(kernel, scale, x - x_related[:, 0]))
     x_second, y_second = (t[:, 1, 0, 0].numpy() for t in (episodes.related.x, episodes.related.y))
     assert_mean(y_related[:, 0] * y_second * kernel_values(kernel, scale, x_related[:, 0] - x_second))
-
-
-def is_stratified(u: np.ndarray) -> bool:
-    """Return whether each of n equal intervals of [0, 1) contains exactly one of the n numbers."""
-    return bool((np.sort(np.floor(u * len(u))) == np.arange(len(u))).all())
 
 
 def test_frozen_prompts_are_stratified_by_kernel_lengthscale_and_context_size() -> None:

@@ -8,11 +8,8 @@ from PIL import Image
 from iclbench.families.images import celeba
 from iclbench.families.images.image_completion import ImageCompletion, ImageParameters
 from iclbench.families.request import Request
+from tests.families.sampling import new_generator
 from tests.refusals import refused
-
-
-def new_generator(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.fixture

@@ -17,11 +17,8 @@ from iclbench.families.images.image_completion import INTENSITY, ImageCompletion
 from iclbench.families.images.image_sets import HELD_OUT_DRAWINGS, glyph_images
 from iclbench.families.request import Request
 from iclbench.sweep.grids import grid_runs
+from tests.families.sampling import new_generator
 from tests.refusals import refused
-
-
-def new_generator(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def family(folder=None, **parameters):

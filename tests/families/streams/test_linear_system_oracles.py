@@ -27,14 +27,10 @@ from iclbench.families.streams.linear_system_oracles import (
     SystemState,
 )
 from tests.contracts.cases import check_contracts
+from tests.families.sampling import in_float64
 from tests.families.streams.linear_gaussian import joint_covariance, next_element, rotation
 from tests.families.streams.test_linear_system import SMALLEST_P, build_family, draw, elements
 from tests.refusals import refused
-
-
-def in_float64(episodes: Episodes) -> Episodes:
-    """Convert elements to float64, so that predictions are in float64, too."""
-    return replace(episodes, context=episodes.context.to(dtype=torch.float64))
 
 
 def kalman(episodes: Episodes, family: LinearSystems | None = None, shift: str = "none") -> OracleKalman:

@@ -16,12 +16,9 @@ from pydantic import ValidationError
 from iclbench.families.request import Request
 from iclbench.families.tabular.table_file import Table
 from iclbench.families.tabular.tabular import Tabular, distinct_rows
+from tests.families.sampling import new_generator
 from tests.refusals import refused
 from tests.texts import numbers, words
-
-
-def new_generator(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def random_table(rows=60, features=3, seed=0, name="random"):

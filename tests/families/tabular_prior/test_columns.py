@@ -12,12 +12,9 @@ import torch
 
 from iclbench.families.tabular_prior import columns, labels
 from iclbench.families.tabular_prior.columns import Layout, inputs, standardised
+from tests.families.sampling import new_generator
 
 TABLES = 4000
-
-
-def new_generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def draw_layouts(

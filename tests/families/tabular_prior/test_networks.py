@@ -15,16 +15,13 @@ from iclbench.families.tabular_prior import networks
 from iclbench.families.tabular_prior.causes import Causes
 from iclbench.families.tabular_prior.draws import log_uniform, log_uniform_integers, truncated_normal_integers
 from iclbench.families.tabular_prior.networks import ACTIVATIONS, Networks, draw_networks
+from tests.families.sampling import new_generator
 
 FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "identity": lambda h: h,
     "tanh": np.tanh,
     "relu": lambda h: np.maximum(h, 0),
 }
-
-
-def new_generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def draw(tables: int = 60, size: int = 5, seed: int = 0) -> tuple[list[tuple[torch.Tensor, Networks]], torch.Tensor]:

@@ -8,10 +8,7 @@ import pytest
 import torch
 
 from iclbench.families.tabular_prior.trees import Ensembles, TreeTables, draw_trees
-
-
-def new_generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from tests.families.sampling import new_generator
 
 
 def naive_value(ensembles: Ensembles, table: int, unit: int, row: list[float]) -> float:

@@ -38,11 +38,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory):
     )
 
 
-@pytest.fixture(scope="module")
-def model(folder):
-    return cache(lambda architecture: load(str(folder(architecture))))
-
-
 def generate_all(model, shared: bool, tokens: int = TOKENS, size: int = 64) -> list[tuple[int, ...]]:
     batches = Batches(size)
     batch_questions = questions(model.tokens, [prompt(UPPER, DEMONSTRATIONS, x) for x in INPUTS], shared)

@@ -3,8 +3,6 @@ computes the softmax in NumPy."""
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 import pytest
 import torch
@@ -15,28 +13,17 @@ from iclbench.language.answering.answers import Answers, judge_candidates
 from iclbench.language.answering.rounds import run_rounds
 from iclbench.language.answering.scoring import candidate_scores
 from iclbench.language.models.batches import Batches
-from iclbench.language.models.model import load
 from iclbench.language.prompting.prompts import LanguageEpisode
 from iclbench.language.prompting.text import Prompt, prompt
 from iclbench.language.prompting.tokenised import questions
 from iclbench.language.tasks.cards import load_language_card
 from iclbench.language.tasks.pools import Example
-from tests.language.tiny_models import RECURRENT, WITH_MEMORY, save_tiny_model
+from tests.language.tiny_models import RECURRENT, WITH_MEMORY
 
 SST2 = load_language_card("sst2")[1]
 DEMONSTRATIONS = [Example("a fine film", "good"), Example("dull", "bad")]
 # Candidates with one or several tokens, a prefix of another candidate, and a non-ASCII character.
 CANDIDATES = [" good", " bad", " g", " positive", " é"]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory):
-    return cache(lambda architecture: save_tiny_model(architecture, tmp_path_factory.mktemp("models") / architecture))
-
-
-@pytest.fixture(scope="module")
-def model(folder):
-    return cache(lambda architecture: load(str(folder(architecture))))
 
 
 def prompts() -> list[Prompt]:

@@ -22,16 +22,6 @@ ARCHITECTURES = (*ALL_WITH_MEMORY, *RECURRENT, "mistral")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory):
-    return cache(lambda architecture: save_tiny_model(architecture, tmp_path_factory.mktemp("models") / architecture))
-
-
-@pytest.fixture(scope="module")
-def model(folder):
-    return cache(lambda architecture: load(str(folder(architecture))))
-
-
-@pytest.fixture(scope="module")
 def plain_module(folder):
     return cache(
         lambda architecture: AutoModelForCausalLM.from_pretrained(folder(architecture), dtype=torch.float32).eval()
