@@ -256,7 +256,7 @@ def _existing_lines(outlook: Outlook) -> Iterator[str]:
 
 def _refusal_lines(outlook: Outlook) -> Iterator[str]:
     if outlook.refusals:
-        yield f"{outlook.failing_cells} of the cells to do will fail; their time is not included:"
+        yield f"{plural(outlook.failing_cells, 'cell')} to do will fail; their time is not included:"
     yield from (f"  {run}: {reason}" for run, reason in outlook.refusals.items())
 
 
