@@ -25,6 +25,7 @@ from iclbench.core.task import TaskFacts, TaskShape
 from iclbench.estimators.base import FittedPredictor
 from iclbench.families.base import Family
 from iclbench.families.linear import NoisyLinear, SparseLinear
+from iclbench.layers.mixers.mixer import Mixer
 from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, canonical_name
 
 # The numbers of related datasets in the checks. Both cases are checked, since models run different code for them.
@@ -68,6 +69,10 @@ def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str
     elif families := _families_of(target):
         raise UsageError(
             f"'{target}' is specific to a family; run: iclbench check {' or '.join(families)}", code="not-applicable"
+        )
+    elif issubclass(checked_class, Mixer):
+        raise UsageError(
+            f"'{target}' is a mixer; check the backbone class that uses it, as in docs/add-mixer.md", code="bad-value"
         )
     else:
         raise UsageError(f"'{target}' is not a Backbone, an Estimator or a Family of iclbench", code="bad-value")

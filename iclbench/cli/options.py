@@ -105,7 +105,9 @@ def selected_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
             more = f"; and {len(diverged) - 8} more" if len(diverged) > 8 else ""
             message = f"no finished run in {results}: {lines}{more}. Train {DivergedError.ADVICE}"
             raise UsageError(message, code="nothing-to-do")
-        raise UsageError(f"no finished run in {results}; start with: iclbench train linear gpt2", code="nothing-to-do")
+        raise UsageError(
+            f"no finished run in {results}; start with: iclbench train linear gpt2 --preset smoke", code="nothing-to-do"
+        )
     for run in runs if trust.ask_user else ():  # ask before a progress bar is drawn; a refused run is skipped later
         with suppress(UsageError):
             for target in run.config.targets:

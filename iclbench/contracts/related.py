@@ -49,7 +49,7 @@ def related_datasets_have_an_effect(predictor: Predictor, episodes: Episodes, to
         effects = differences[related.mask.any(-1).any(-1)]
         assert not (effects <= smallest).any(), (
             f"answers {change} differ by {effects.min().item():.1g}, expected more than {smallest:g}; use "
-            "related datasets, or initialise a recurrence with slower decays"
+            "related datasets, a wider window, or slower initial decays"
         )
 
 

@@ -120,7 +120,9 @@ def validate(model: type[_Model], data: Any, where: str) -> _Model:
     elif problem["type"] == "too_short":
         expected = f"expected at least {plural(problem['ctx']['min_length'], 'item')}"
     else:
-        expected = re.sub(r"^\w+ should (be |have |match )?", "expected ", problem["msg"])
+        # Remove pydantic's description of the input, which is printed below.
+        requirement = re.sub(r", (got|unable to) .*", "", problem["msg"])
+        expected = re.sub(r"^\w+ should ", "must ", requirement)
     raise UsageError(f"{prefix}{shorten_to_line(expected)}, got {reprlib.repr(problem['input'])}", code="bad-value")
 
 

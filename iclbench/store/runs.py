@@ -436,8 +436,8 @@ class SettingsChangedError(UsageError):
         self.run = run
         self.difference = f"it differs in {'; '.join(lines[:8])}{' ...' if len(lines) > 8 else ''}"
         super().__init__(
-            f"run '{run.name}' was trained with different settings; choose another --name or delete {run.path}. "
-            f"I{self.difference[1:]}"
+            f"run '{run.name}' was trained with different settings; choose another --name, or delete the run with "
+            f"iclbench rm {run.name}. I{self.difference[1:]}"
         )
 
 

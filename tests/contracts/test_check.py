@@ -22,6 +22,7 @@ from iclbench.core.predictions import Prediction
 from iclbench.core.task import TaskShape
 from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
 from tests.contracts.cases import ONE_FAMILY_ESTIMATORS
+from tests.texts import words
 
 
 class Settings(BackboneSettings):
@@ -279,6 +280,11 @@ def test_checking_an_estimator_for_one_family_advises_to_check_the_family(
 
 
 @pytest.mark.slow
+def test_checking_a_mixer_advises_to_check_its_backbone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "iclbench.layers.mixers.retnet:RetNet"]) == 2
+    assert {"RetNet", "mixer", "backbone"} <= words(capsys.readouterr().err)
+
+
 def test_hyena_can_read_related_datasets_of_an_example_task() -> None:
     cls = BACKBONES.get("hyena")
     shape = example_shape("gaussian", related=3)

@@ -31,7 +31,7 @@ def read_arff(path: Path) -> tuple[list[str], list[list[str]], list[bool]]:
     try:
         text = limits.read_bytes(path).decode("utf-8-sig")
     except OSError as error:
-        raise cannot_read(path, error, "pass a table that ends in .arff") from None
+        raise cannot_read(path, error, "pass the path of an .arff file") from None
     except UnicodeDecodeError:
         raise DataError(f"{path} is not UTF-8 text; save it in UTF-8", code="bad-syntax") from None
     lines = _content_lines(text)

@@ -115,7 +115,7 @@ def _data(path: Path) -> bytes:
             f"{path} is not a complete gzip file ({error_text(error)}); compress it again", code="unreadable-file"
         ) from None
     except OSError as error:
-        raise cannot_read(path, error, "pass a table that ends in .csv, .csv.gz or .parquet") from None
+        raise cannot_read(path, error, "pass the path of a table (.csv, .csv.gz or .parquet)") from None
     except ValueError as error:  # a null byte in the path
         raise DataError(f"cannot read {path}: {error_text(error)}", code="missing-file") from None
 

@@ -222,7 +222,7 @@ def _read_parquet_frame(path: Path) -> pd.DataFrame:
     except OSError as error:
         if error.strerror is None:
             raise not_parquet(path, error) from None
-        raise cannot_read(path, error, f"pass a table that ends in {', '.join(FRAME_SUFFIXES)}") from None
+        raise cannot_read(path, error, f"pass the path of a table ({', '.join(FRAME_SUFFIXES)})") from None
     if not rows:
         raise DataError(f"{path} has no rows; add rows")
     if row_index:

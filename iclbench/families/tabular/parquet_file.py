@@ -52,7 +52,7 @@ def read_parquet(path: Path) -> list[Column]:
     except OSError as error:
         if error.strerror is None:
             raise not_parquet(path, error) from None
-        raise cannot_read(path, error, "pass a table that ends in .csv, .csv.gz or .parquet") from None
+        raise cannot_read(path, error, "pass the path of a table (.csv, .csv.gz or .parquet)") from None
     if not rows:
         raise DataError(f"{path} has no rows; add rows of numbers")
     if row_index:
