@@ -254,6 +254,7 @@ class FirstScreen:
         hidden_row_count: number of rows of the complete heat map that are not shown.
         findings: a line for each of the largest differences.
         missing: a line for each kind of missing results.
+        local_runs: id and title of each section with runs that are not packed, and the names of these runs.
     """
 
     name: str
@@ -264,6 +265,7 @@ class FirstScreen:
     hidden_row_count: int
     findings: tuple[str, ...]
     missing: tuple[str, ...]
+    local_runs: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
 
 
 Block = Text | Table | Figure | Gallery | FirstScreen

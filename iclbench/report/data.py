@@ -39,6 +39,7 @@ class Results(slices.Results):
         cells: the cells of sweeps.
         trials: the trials of `iclbench tune`.
         folder: the results folder; None if the rows are not from a folder.
+        local_runs: names of the runs that are not packed; empty if the folder has no packed results.
     """
 
     examples: pd.DataFrame
@@ -48,6 +49,7 @@ class Results(slices.Results):
     cells: pd.DataFrame = field(default_factory=lambda: tables.frame("cells", []))
     trials: pd.DataFrame = field(default_factory=lambda: tables.frame("trials", []))
     folder: Path | None = None
+    local_runs: frozenset[str] = frozenset()
 
     @cached_property
     def looks(self) -> dict[str, Look]:
@@ -146,6 +148,7 @@ def load_results(results: Path, tasks: Sequence[str] = (), contestants: Sequence
         tasks = [names.get(canonical(name), name) for name in tasks]
         values, packed = (rows[rows["task"].isin(list(tasks))] for rows in (values, packed))
     retrained_names, retrained_lines = retrained_runs(packed, values)
+    local_runs = frozenset[str]() if packed.empty else frozenset(values.loc[values["kind"].eq("backbone"), "run"])
     values = _union("values", values, packed, retrained_names)
     if values.empty:
         skipped = f" ({len(problems)} unreadable files were skipped)" if problems else ""
@@ -204,6 +207,7 @@ def load_results(results: Path, tasks: Sequence[str] = (), contestants: Sequence
         cells,
         trials,
         results,
+        local_runs,
         hidden_rows=hidden_rows,
     )
 

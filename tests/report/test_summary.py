@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,10 +13,12 @@ from scipy import stats
 
 from iclbench import tables
 from iclbench.core.formats import fixed
-from iclbench.report.blocks import Figure, FirstScreen
-from iclbench.report.data import Results
+from iclbench.report import page
+from iclbench.report.blocks import Figure, FirstScreen, Section
+from iclbench.report.data import Results, load_results
 from iclbench.report.figures.heat_map import score_label
 from iclbench.report.sections import heat_map, missing, summary
+from tests.analysis.hand_made import MODEL
 from tests.report.synthetic_grid import BACKBONES, TASKS, Grid, score
 from tests.report.test_heat_map import row_title
 
@@ -131,3 +134,22 @@ def test_a_backbone_without_a_score_lacks_a_summary(metric: str) -> None:
     row = {"prompt_set": "p", "shift": "none", "evaluator": "next", "metric": metric, "kind": "backbone"}
     rows = tables.frame("values", []).reindex(range(1)).assign(status="ok", contestant="gpt2", run="gpt2-s0", **row)
     assert missing._missing_summaries(rows) == [("gpt2", "gpt2-s0")]
+
+
+def test_runs_next_to_packed_results_are_linked(tmp_path: Path) -> None:
+    packed = MODEL | {
+        "task": "linear",
+        "preset": "grid",
+        "evaluator": "next",
+        "metric": "squared_error",
+        "n_context": 3,
+    }
+    local = packed | {"preset": "smoke", "run": "my-run"}
+    tables.write("values", [packed], tmp_path / "reference" / "linear-grid.values.parquet", {})
+    assert not load_results(tmp_path).local_runs
+    tables.write("values", [local], tmp_path / "runs" / "my-run" / "values.parquet", {})
+    (first_screen,) = summary.section(load_results(tmp_path)).blocks
+    assert isinstance(first_screen, FirstScreen)
+    assert first_screen.local_runs == (("linear-smoke", "linear · smoke", ("my-run",)),)
+    html = page.render_section(Section("summary", "", (first_screen,)), (), {}, frozenset()).html
+    assert '<a href="#linear-smoke">linear · smoke</a> (my-run).' in html

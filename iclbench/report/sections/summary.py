@@ -45,6 +45,7 @@ def section(results: Results) -> Section:
         hidden_row_count=max(0, len(rows) - MAX_ROWS),
         findings=tuple(findings(results, contests)),
         missing=tuple(missing_sentences(results)),
+        local_runs=tuple(local_runs(results)),
     )
     return Section("summary", "Summary", (first_screen,))
 
@@ -65,6 +66,14 @@ def scope_sentences(results: Results) -> Iterator[str]:
     if len(cells):
         n_models = cells.loc[cells["kind"] == "backbone", "model"].nunique()
         yield f"{plural(n_models, 'language model')} on {plural(cells['task'].nunique(), 'language task')}."
+
+
+def local_runs(results: Results) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Id, title and names of local runs of each slice that contains any."""
+    for task in results.slices:
+        runs = sorted({str(run) for run in task.rows["run"].unique()} & results.local_runs)
+        if runs:
+            yield task.id, task.title, tuple(runs)
 
 
 def tiles_by_family(
