@@ -118,6 +118,7 @@ class Reference:
         """The names that templates may use: public methods, functions of this module, and lists of models and tasks."""
         methods = {name: getattr(self, name) for name, member in vars(type(self)).items() if _is_public(name, member)}
         others = [trained, card, published, verdict, is_equal, grid, benchmark, recalled_pairs, package]
+        others += [excess_in_blocks]
         others += [table_hash]
         others += [checksum, exit_codes, default_bytes, window_rule, mean, lowest_after_peak]
         return Quantities(
@@ -809,6 +810,18 @@ def benchmark(file: str, row: str | Sequence[str], column: str, folder: Path = R
         if cells[: len(keys)] == keys and column in head and (match := _NUMBER.search(cells[head.index(column)])):
             return float(match[0].replace(",", "").replace("−", "-"))
     raise LookupError(f"benchmarks/{file} has no number of '{', '.join(keys)}' in '{column}'")
+
+
+def excess_in_blocks(mixers: Sequence[str], block: str, span: float) -> list[float]:
+    """The excess cross-entropy of each run of some mixers on `markov` in a block of `benchmarks/blocks.md`.
+
+    Args:
+        mixers: the mixers.
+        block: "with" or "without" (the convolution).
+        span: the cross-entropy of equal probabilities less that of the exact prediction.
+    """
+    columns = [f"{block}, seed {seed}" for seed in (0, 1)]
+    return [(1 - benchmark("blocks.md", ("markov", mixer), column)) * span for mixer in mixers for column in columns]
 
 
 def recalled_pairs(mixers: Sequence[str], budget: str) -> list[float]:
