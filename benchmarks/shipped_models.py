@@ -18,6 +18,8 @@ from iclbench.store.shipped import TABLE_RUNS
 OUT = Path(__file__).with_suffix(".md")
 # The task of each model.
 TASKS = {"class": "real-tables-classes", "number": "real-tables-unseen"}
+# A search over settings, as a further baseline.
+SEARCHES = {"class": (), "number": ("xgboost-search",)}
 # Every table has ten splits with 50 context rows.
 SHIFT = "points-50"
 
@@ -27,7 +29,7 @@ def evaluation(kind: str, data: str, results: str) -> str:
     the preset.
     """
     command = [sys.executable, "-m", "iclbench", "eval", TABLE_RUNS[kind], "--task", TASKS[kind], "--shift", SHIFT]
-    for baseline in TABLE_BASELINES[kind]:
+    for baseline in (*TABLE_BASELINES[kind], *SEARCHES[kind]):
         command += ["--baseline", baseline]
     command += ["--data-dir", data, "--results", results]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout

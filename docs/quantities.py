@@ -118,8 +118,7 @@ class Reference:
         """The names that templates may use: public methods, functions of this module, and lists of models and tasks."""
         methods = {name: getattr(self, name) for name, member in vars(type(self)).items() if _is_public(name, member)}
         others = [trained, card, published, verdict, is_equal, grid, benchmark, recalled_pairs, package]
-        others += [excess_in_blocks]
-        others += [table_hash]
+        others += [excess_in_blocks, table_hash, leaderboard]
         others += [checksum, exit_codes, default_bytes, window_rule, mean, lowest_after_peak]
         return Quantities(
             methods | {f.__name__: f for f in others},
@@ -140,6 +139,7 @@ class Reference:
                 "CORE": self._core,
                 "FUNCTIONS": self._functions,
                 "ERROR_CODES": lambda: CODES,
+                "TABLE_BASELINES": lambda: import_module("iclbench.cli.eval_runs").TABLE_BASELINES,
             },
         )
 
@@ -307,12 +307,12 @@ class Reference:
         """The number of training runs of several models on several tasks."""
         return sum(len(self.scores(model, task, preset)) for model in models for task in tasks)
 
-    def stuck(self, models: Sequence[str], tasks: Sequence[str], preset: str = "grid") -> list[str]:
+    def stuck(self, models: Sequence[str], tasks: Sequence[str], preset: str = "grid") -> list[tuple[str, str]]:
         """The model and task of every training run whose score is more than 0.15 below the highest score of the same
         model on the task.
         """
         runs = [(model, task, self.scores(model, task, preset)) for model in models for task in tasks]
-        return [f"{model}, {task}" for model, task, scores in runs for score in scores if score < max(scores) - 0.15]
+        return [(model, task) for model, task, scores in runs for score in scores if score < max(scores) - 0.15]
 
     def pair(self, a: str, b: str, task: str, preset: str = "grid") -> Difference:
         """The mean score of a minus the mean score of b, with Welch's 95 % interval over seeds.
@@ -822,6 +822,45 @@ def excess_in_blocks(mixers: Sequence[str], block: str, span: float) -> list[flo
     """
     columns = [f"{block}, seed {seed}" for seed in (0, 1)]
     return [(1 - benchmark("blocks.md", ("markov", mixer), column)) * span for mixer in mixers for column in columns]
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """A printed leaderboard over several tables.
+
+    Attributes:
+        tables: the names of the tables.
+        critical_difference: the smallest significant difference of mean ranks.
+        rows: the numbers of each contestant, by column. Intervals and empty cells are omitted.
+    """
+
+    tables: list[str]
+    critical_difference: float
+    rows: dict[str, dict[str, float]]
+
+    def column(self, name: str) -> dict[str, float]:
+        """The numbers of a column, by contestant, in the order of the leaderboard."""
+        return {contestant: row[name] for contestant, row in self.rows.items() if name in row}
+
+
+def leaderboard(file: str, task: str, folder: Path = ROOT / "benchmarks") -> Leaderboard:
+    """The leaderboard of a task in a fenced block of `benchmarks/FILE`."""
+    blocks = re.findall(r"^```\n(.*?)^```$", (folder / file).read_text(), re.MULTILINE | re.DOTALL)
+    matches = [block for block in blocks if block.startswith(f"{task}, ")]
+    if len(matches) != 1:
+        raise LookupError(f"benchmarks/{file} has {len(matches)} leaderboards of {task}")
+    lines = matches[0].split("\n\n")[0].splitlines()
+    # Columns are right-aligned, except the first, and headings may contain single spaces.
+    columns = [(match[0], match.end()) for match in re.finditer(r"\S+(?: \S+)*", lines[1])]
+    rows: dict[str, dict[str, float]] = {}
+    for line in lines[2:-1]:
+        cells = {match.end(): match[0] for match in re.finditer(r"\S+(?: \S+)*", line)}
+        contestant = next(iter(cells.values()))
+        rows[contestant] = {name: float(cells[end].split()[0]) for name, end in columns[1:] if end in cells}
+    note = re.search(r"over \d+ tables \((.*)\); mean ranks that differ by less than ([\d.]+)", lines[-1])
+    if note is None:
+        raise LookupError(f"the leaderboard of {task} in benchmarks/{file} names no tables")
+    return Leaderboard(note[1].split(", "), float(note[2]), rows)
 
 
 def recalled_pairs(mixers: Sequence[str], budget: str) -> list[float]:

@@ -181,7 +181,7 @@ def code(names: Any) -> str:
 
 FORMATS: dict[str, Callable[..., Any]] = {
     each.__name__: each for each in (number, interval, between, both, word, power, given, when, code)
-} | {each.__name__: each for each in (abs, all, any, float, len, max, min, set, sorted, sum)}
+} | {each.__name__: each for each in (abs, all, any, float, len, list, max, min, set, sorted, sum)}
 
 
 def page(template: Path) -> Path:

@@ -8,7 +8,17 @@ import pytest
 from pytest import MonkeyPatch
 from scipy import stats
 
-from docs.quantities import ROOT, Reference, benchmark, is_equal, lowest_after_peak, packed_folder, published, verdict
+from docs.quantities import (
+    ROOT,
+    Reference,
+    benchmark,
+    is_equal,
+    leaderboard,
+    lowest_after_peak,
+    packed_folder,
+    published,
+    verdict,
+)
 from iclbench.analysis.pairs import Difference
 from iclbench.report.sections import named_pairs
 
@@ -227,3 +237,24 @@ def test_a_benchmark_number_is_read_from_its_table(tmp_path: Path) -> None:
     for row, column in (("another", "ours"), ("a batch", "theirs"), (("a batch", "1"), "ratio")):
         with pytest.raises(LookupError, match="no number"):
             benchmark("a.md", row, column, tmp_path)
+
+
+def test_a_leaderboard_has_the_numbers_of_each_contestant(tmp_path: Path) -> None:
+    (tmp_path / "some.md").write_text(
+        "# Models\n\n```\nothers, small, shift none (others-0)\ncontestant  R²\n```\n\n```\n"
+        "tables, small, shift points-50 (tables-1)\n"
+        "contestant            R²  mean rank  90 % coverage\n"
+        "ridge       0.345 ±0.368       2.00\n"
+        "cells      -0.036 ±0.013       1.33          0.896\n"
+        "intervals and ranks are over 2 tables (autos, wine); mean ranks that differ by less than 5.20 are not "
+        "significantly different\n\nautos: 159 rows\n```\n"
+    )
+    board = leaderboard("some.md", "tables", tmp_path)
+    assert board.rows == {
+        "ridge": {"R²": 0.345, "mean rank": 2.0},
+        "cells": {"R²": -0.036, "mean rank": 1.33, "90 % coverage": 0.896},
+    }
+    assert (board.tables, board.critical_difference) == (["autos", "wine"], 5.2)
+    assert board.column("90 % coverage") == {"cells": 0.896}
+    with pytest.raises(LookupError, match="absent"):
+        leaderboard("some.md", "absent", tmp_path)
