@@ -29,6 +29,7 @@ from iclbench.analysis.pairs import Difference, score_difference
 from iclbench.analysis.rate_curves import RateCurves, rate_curves
 from iclbench.config.cards import TaskCard, load_task
 from iclbench.config.pairs import shipped_pairs
+from iclbench.config.rates import Tuning, read_table, shipped_path
 from iclbench.config.resolution import RunConfig, resolve_run
 from iclbench.core import limits
 from iclbench.core.errors import CODES, IclbenchError, Interrupted, UsageError
@@ -118,8 +119,8 @@ class Reference:
         """The names that templates may use: public methods, functions of this module, and lists of models and tasks."""
         methods = {name: getattr(self, name) for name, member in vars(type(self)).items() if _is_public(name, member)}
         others = [trained, card, published, verdict, is_equal, grid, benchmark, recalled_pairs, package]
-        others += [excess_in_blocks, table_hash, leaderboard]
-        others += [checksum, exit_codes, default_bytes, window_rule, mean, lowest_after_peak]
+        others += [excess_in_blocks, table_hash, leaderboard, tuning, checksum, exit_codes, default_bytes]
+        others += [window_rule, mean, lowest_after_peak]
         return Quantities(
             methods | {f.__name__: f for f in others},
             {
@@ -306,6 +307,18 @@ class Reference:
     def n_runs(self, models: Sequence[str], tasks: Sequence[str], preset: str = "grid") -> int:
         """The number of training runs of several models on several tasks."""
         return sum(len(self.scores(model, task, preset)) for model in models for task in tasks)
+
+    def run_counts(self, models: Sequence[str], task: str, preset: str = "grid", over: str = "-") -> str:
+        """The number of training runs of each model on a task, as one number if all are equal. For an interval over
+        prompts or runs, it is the number of common seeds.
+        """
+        cells = self.cells("done", kind="train", preset=preset, task=task)
+        seeds = [set(cells.loc[cells["contestant"].eq(model), "seed"]) for model in models]
+        if not all(seeds):
+            raise LookupError(f"one of {models} has no training runs on {task} at {preset}")
+        if over != "-":
+            return str(len(set.intersection(*seeds)))
+        return " and ".join(dict.fromkeys(str(len(each)) for each in seeds))
 
     def stuck(self, models: Sequence[str], tasks: Sequence[str], preset: str = "grid") -> list[tuple[str, str]]:
         """The model and task of every training run whose score is more than 0.15 below the highest score of the same
@@ -699,6 +712,14 @@ def trained(task: str, backbone: str, preset: str = "grid") -> RunConfig:
 @cache
 def card(task: str) -> TaskCard:
     return load_task(task)[1]
+
+
+def tuning(task: str, backbone: str) -> Tuning:
+    """The entry of `grids/rates/grid.toml` with the learning rate of a backbone on a task."""
+    for entry in read_table(shipped_path("grid")).tuned:
+        if task in entry.tasks and backbone in entry.train:
+            return entry
+    raise LookupError(f"grids/rates/grid.toml has no rate of {backbone} on {task}")
 
 
 def published(task: str, contestant: str, **where: Any) -> float:

@@ -17,6 +17,7 @@ from docs.quantities import (
     lowest_after_peak,
     packed_folder,
     published,
+    tuning,
     verdict,
 )
 from iclbench.analysis.pairs import Difference
@@ -258,3 +259,23 @@ def test_a_leaderboard_has_the_numbers_of_each_contestant(tmp_path: Path) -> Non
     assert board.column("90 % coverage") == {"cells": 0.896}
     with pytest.raises(LookupError, match="absent"):
         leaderboard("some.md", "absent", tmp_path)
+
+
+def test_training_runs_are_counted_for_each_model(linear: Reference) -> None:
+    cells = pd.concat([pd.read_parquet(path) for path in PACKED.glob("linear-*.cells.parquet")])
+    cells = cells.query("kind == 'train' and preset == 'grid' and status == 'done'")
+    counts = cells.groupby("contestant")["seed"].nunique()
+    assert linear.run_counts(["mamba", "mamba"], "linear") == str(counts["mamba"])
+    different = [counts.idxmin(), counts.idxmax()]
+    expected = list(dict.fromkeys(str(counts[model]) for model in different))
+    assert linear.run_counts(different, "linear") == " and ".join(expected)
+    assert linear.run_counts(different, "linear", over="prompts") == str(counts.min())
+    with pytest.raises(LookupError, match="absent"):
+        linear.run_counts(["absent"], "linear")
+
+
+def test_a_rate_is_found_with_the_task_of_its_trials() -> None:
+    assert tuning("quadratic", "mamba").on == "linear"
+    assert tuning("sparse-linear", "gpt2-learned").on == ""  # chosen on the task itself
+    with pytest.raises(LookupError, match="absent"):
+        tuning("linear", "absent")
