@@ -1,6 +1,6 @@
 """Effect of the mixer, of the block around it, and of the size of its state on the score.
 
-    iclbench sweep blocks --results FOLDER      # about three hours of one core; continues after a stop
+    iclbench sweep blocks --results FOLDER      # about three hours on one core; resumes if interrupted
     python benchmarks/blocks.py FOLDER          # writes blocks.md
 
 Grid `blocks` gives six mixers (five on `markov`) the same channel MLP, once with a convolution of four taps before the

@@ -1,6 +1,6 @@
 """Deviation of every backbone from the parameter budgets of the presets, on every task, and the size of its state.
 
-    python benchmarks/budgets.py                          # some minutes; writes budgets.md
+    python benchmarks/budgets.py                          # a few minutes; writes budgets.md
 
 Parameters are counted in the models that a run builds, without image encoders. States are counted in float32 values per
 episode, after the context of `linear` (of `point-process` for models of events) at preset `grid`.

@@ -29,7 +29,7 @@ def scores(values: pd.DataFrame, runs: pd.Series, folder: Path) -> pd.Series:
     """Return the in-distribution scores of complete runs. Exit if a score is missing."""
     values_of_runs = available_scores(values, runs)
     if missing := runs[values_of_runs.isna()].tolist():
-        raise SystemExit(f"{len(missing)} runs have no score in {folder}, the first is {missing[0]}")
+        raise SystemExit(f"{len(missing)} runs have no score in {folder}; the first is {missing[0]}")
     return values_of_runs
 
 

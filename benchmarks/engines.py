@@ -3,7 +3,7 @@
     SLURM_CONF=... python benchmarks/engines.py slurm        # on a cluster; memory and partition from engines.toml
     python benchmarks/engines.py ray --address HOST:PORT
 
-The measure is wall-clock seconds. The script adds a line to benchmarks/engines.md.
+The measure is wall-clock seconds. The script adds or replaces the engine's row in benchmarks/engines.md.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ against two processes of the local engine in the same run.
 
 
 def second(cell: GridCell, context: Context) -> Outcome:
-    """Do the work of a cell."""
+    """Sleep for one second in place of the work of a cell."""
     time.sleep(1.0)
     return Outcome("done")
 

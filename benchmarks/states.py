@@ -1,6 +1,6 @@
 """Accuracy of recall with states of several sizes.
 
-    iclbench sweep states --results FOLDER      # about two hours of one core; continues after a stop
+    iclbench sweep states --results FOLDER      # about two hours on one core; resumes if interrupted
     python benchmarks/states.py FOLDER          # writes states.md and docs/figures/states.svg
 
 Grid `states` trains ten recurrent mixers on `recall` with states of about 512, 1,024 and 2,048 numbers, at the same

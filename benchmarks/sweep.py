@@ -1,6 +1,6 @@
 """A smoke grid of 24 cells with two workers, compared with one worker.
 
-    python benchmarks/sweep.py           # some minutes; writes sweep.md, exits with 1 if a target is missed
+    python benchmarks/sweep.py           # takes a few minutes; writes sweep.md and exits with 1 if the target is missed
     python benchmarks/sweep.py --dry     # a trial that writes no file
 
 `iclbench sweep` computes ten training runs and their evaluations, three baselines and the summary. The ratio includes
@@ -34,7 +34,7 @@ CELLS, RUNS = 24, 10
 
 
 def write_grid(folder: Path, steps: int) -> Path:
-    """Write a grid of ten runs, each of which is trained for some seconds and evaluated."""
+    """Write a grid of ten runs, each trained for a few seconds and then evaluated."""
     card = {
         "family": "linear",
         "summary": "linear functions",
@@ -107,7 +107,7 @@ def main() -> int:
         for workers, durations in by_workers.items()
     )
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-    text = f"""# A sweep on two workers against one
+    text = f"""# A sweep with two workers, compared with one
 
 `python benchmarks/sweep.py`, {date.today()}, {platform.machine()}, {os.cpu_count()} logical cores, torch \
 {torch.__version__}, load averages at the end {load}. {CELLS} cells: {RUNS} training runs of GPT-2 ({arguments.steps} \

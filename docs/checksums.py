@@ -1,4 +1,5 @@
-"""Checksums of the data sets in `docs/data.md`. `python -m docs.checksums DATA` compares the files in a data folder.
+"""Checksums of the data sets in `docs/data.md`. `python -m docs.checksums DATA` compares the files in a data folder
+with them.
 
 A checksum is the first twelve digits of the SHA-256 of the unpacked files of a data set, concatenated in the order of
 their names. For Omniglot, whose archives can be packed in many ways, the checksum covers the pixels of all drawings
@@ -63,7 +64,7 @@ def main(folder: str) -> int:
     data, is_different = Path(folder), False
     for name, (expected, pattern) in CHECKSUMS.items():
         if not paths(name, data):
-            sys.stdout.write(f"{name}: no files {data / pattern}\n")
+            sys.stdout.write(f"{name}: no files match {data / pattern}\n")
             continue
         computed = compute(name, data)
         is_different |= computed != expected

@@ -218,7 +218,7 @@ class Reference:
         return sorted(models, key=lambda model: -self.score(model, task, preset))
 
     def score_increases(self, preset: str = "grid") -> list[float]:
-        """The increase of the mean score in the second half of training, for each model of the core and each task."""
+        """The increase in the mean score over the second half of training, for each model of the core and each task."""
         quantities = self.quantities
         return [
             self.score(model, task, preset) - self.score_after(model, task, 0.5, preset)
@@ -231,12 +231,12 @@ class Reference:
         return self.value(model, task, preset, "score", shift)
 
     def seed_values(self, model: str, task: str, metric: str, shift: str = "none", preset: str = "grid") -> list[float]:
-        """A measured value of every seed."""
+        """The value of a metric for each seed."""
         seeds = self._contest(task, preset).rows.query("contestant == @model")["seed"].unique()
         return [self.value(model, task, preset, metric, shift, evaluator="next", seed=seed) for seed in sorted(seeds)]
 
     def seed_values_of(self, models: Iterable[str], task: str, metric: str, shift: str = "none") -> list[float]:
-        """A measured value of all training runs of several models."""
+        """The value of a metric for each training run of several models."""
         return [value for model in models for value in self.seed_values(model, task, metric, shift)]
 
     def excess(self, model: str, task: str, oracle: str, shift: str = "none", preset: str = "grid") -> list[float]:
@@ -309,7 +309,7 @@ class Reference:
         return sum(len(self.scores(model, task, preset)) for model in models for task in tasks)
 
     def run_counts(self, models: Sequence[str], task: str, preset: str = "grid", over: str = "-") -> str:
-        """The number of training runs of each model on a task, as one number if all are equal. For an interval over
+        """The distinct numbers of training runs per model on a task, joined by "and". For an interval over
         prompts or runs, it is the number of common seeds.
         """
         cells = self.cells("done", kind="train", preset=preset, task=task)
@@ -337,7 +337,7 @@ class Reference:
         named = (pair for pair in shipped_pairs() if (pair.a, pair.b, pair.preset) == (a, b, preset))
         pair = next((pair for pair in named if contest.task.task in pair.tasks), None)
         if pair is None:
-            raise LookupError(f"{a} and {b} on {task} are not a pair that a grid names, in this order")
+            raise LookupError(f"{a} and {b} on {task} are, in this order, not a pair of a grid card")
         difference_and_p = named_pairs.mean_difference(pair, named_pairs.scores_by_seed(pair, contest))
         if difference_and_p is None:
             raise LookupError(f"{a} and {b} lack some of the seeds {pair.seeds} on {task} at {preset}")
@@ -350,7 +350,7 @@ class Reference:
         return [task for task in tasks if (a, b, task) not in significant]
 
     def loss_from_other_label(self, model: str) -> float:
-        """The decrease of the log-likelihood of a model if it is given two images of another character."""
+        """The decrease in the log-likelihood of a model when it is given two images of another character."""
         without, given = (
             self.value(model, "image-completion", "grid", "log_likelihood", "other-label", n_related=n) for n in (0, 2)
         )
@@ -462,7 +462,7 @@ class Reference:
 
     def compute_agreement(self, names: Sequence[str], task: str, preset: str = "grid") -> float:
         """Kendall's tau between the rankings at equal training FLOPs and at equal steps. Models whose shortest training
-        run needs more FLOPs are omitted."""
+        run needs more FLOPs than this are omitted."""
         at_compute = self.at_compute(names, task, preset)
         return _agreement({model: [score, self.score(model, task, preset)] for model, score in at_compute.items()})
 
@@ -480,7 +480,7 @@ class Reference:
         return self._over_training[task, preset]
 
     def rates(self, task: str, preset: str = "grid") -> RateCurves:
-        """The scores by learning rate, from the trials by which the rates were selected."""
+        """The scores by learning rate, from the tuning trials."""
         curves = self._rates.get((task, preset))
         if curves is None:
             raise LookupError(f"{task} has no trials of several rates at {preset}")
@@ -508,7 +508,7 @@ class Reference:
         return min(self._sequence_models(), key=lambda mixer: self.shifted(mixer, "linear", "noisy-1"))
 
     def mad_agreements(self) -> list[float]:
-        """Kendall's tau between the ranking of mixers on MAD and their ranking on each of our tasks."""
+        """Kendall's tau between the ranking of mixers on MAD and their ranking here, for each task in `MIXER_TASKS`."""
         order = ["gpt2-learned", "mlstm", "rwkv7", "mamba", "gated-deltanet", "deltanet", "gla"]
         return [self.agreement(order, task) for task in self.quantities["MIXER_TASKS"]]
 
@@ -546,7 +546,8 @@ class Reference:
         return float(self._arrays["value"][positions].mean())
 
     def accuracy(self, model: str, test: str, preset: str = "grid", seed: int | None = None) -> float:
-        """The accuracy on a test of `bursty` among the labels of the test, for one seed or averaged over all seeds."""
+        """The accuracy on a test of `bursty` if predictions are restricted to the labels of the test, for one seed or
+        averaged over all seeds."""
         rows = self._accuracies(model, test, preset)
         rows = rows[rows["axis"].isna() & (rows["seed"].eq(seed) if seed is not None else True)]
         if rows.empty:
@@ -668,10 +669,10 @@ class Reference:
         return cells
 
     def libraries(self) -> dict[str, str]:
-        """The versions of libraries in all cells."""
+        """The library versions, which are the same in all cells."""
         versions = [json.loads(text) for text in self.results.cells["libraries"].dropna().unique()]
         if any(each != versions[0] for each in versions):
-            raise LookupError("cells were computed with several versions")
+            raise LookupError("cells were computed with different library versions")
         return {name: version.partition("+")[0] for name, version in versions[0].items()}
 
 
@@ -885,7 +886,7 @@ def leaderboard(file: str, task: str, folder: Path = ROOT / "benchmarks") -> Lea
 
 
 def recalled_pairs(mixers: Sequence[str], budget: str) -> list[float]:
-    """The mean number of recalled pairs of each mixer with a budget of its state, as in `benchmarks/states.md`."""
+    """The mean number of recalled pairs of each mixer at a given state budget, as in `benchmarks/states.md`."""
     return [benchmark("states.md", (mixer, budget), "recalled pairs") for mixer in mixers]
 
 

@@ -140,7 +140,7 @@ def both(values: Any, decimals: int = 2) -> str:
 
 
 def word(count: int) -> str:
-    """Format a count in words up to twenty, and in digits above.
+    """Format a count in words from one to twenty, and in digits above.
 
     >>> word(9), word(21)
     ('nine', '21')

@@ -81,7 +81,7 @@ def complete_scores(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def unranked_backbones(contests: Sequence[Contest], ranked_backbones: Sequence[str]) -> pd.DataFrame:
-    """The backbones that are not ranked because they lack tasks of the ranking, one per row. A row contains the place
+    """The backbones that are not ranked because they lack scores on ranked tasks, one per row. A row contains the place
     of the backbone among the ranked backbones, on the tasks that it shares with all of them, and the difference from
     the backbone above it (for the first place, below it)."""
     scores, rows = scores_by_task(contests), []

@@ -34,11 +34,11 @@ def seed_of(random_state: int) -> int:
 @compiled
 @no_type_check
 def answer_all(x, y, order, lengths, queries, depth, seed, out):
-    """Fit a tree to the first `lengths[b, p]` points of each episode (0: no fit), and write the answers to `queries`
-    `(B, P, Q, Dx)` to `out` `(B, P, Q)`.
+    """Fit a tree to the first `lengths[b, p]` points of each episode (no tree if it is 0), and write the predictions at
+    `queries` `(B, P, Q, Dx)` to `out` `(B, P, Q)`.
 
     x `(B, N, Dx)` and queries are float32, y `(B, N)` is float64; order `(B, N, Dx)` contains the indices of the points
-    sorted by each coordinate, depth is the largest depth, and seed is the initial state of the generator.
+    sorted by each coordinate, depth is the maximum depth of a tree, and seed is the initial state of the generator.
     """
     episodes, points, dim = x.shape
     columns = np.empty((dim, points), np.float32)
@@ -163,7 +163,8 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
                 value = columns[f, rows[f, k]]
                 if value <= previous_value + _MAX_TIE_DIFFERENCE:
                     continue
-                # As in scikit-learn, the sum starts from the nearer end, which determines the rounding errors.
+                # As in scikit-learn, the sum continues from the last split or restarts at the right end, whichever is
+                # nearer, which determines the rounding errors.
                 if k - summed_to == 1:
                     on_left += y[rows[f, summed_to]]
                 elif k - summed_to <= end - k:

@@ -119,8 +119,8 @@ class ScikitLearn(FittedPredictor[ModelSettings], abstract=True):
     ) -> np.ndarray:
         """Return the answers of all episodes.
 
-        If the remaining episodes are expected to take long, they run in worker processes. The expected time is that of
-        the second episode, because the first one also imports modules.
+        If the remaining episodes are expected to take a long time, they run in worker processes. The expected
+        time is that of the second episode times the number of remaining ones; the first one also imports modules.
         """
         jobs = [(self.model, *episode, option) for episode in zip(x, y, lengths, queries, strict=True)]
         answers = [function(*job) for job in jobs[:1]]
@@ -157,7 +157,7 @@ def as_estimator(cls: Any, target: str) -> Any:
 
 
 def _heads(kind: str, model: Any) -> tuple[str, ...]:
-    """Return the heads of a class or model of this kind; all possible heads if the kind is unknown."""
+    """Return the heads of a class or model of this kind; `point` and `categorical` if the kind is unknown."""
     if kind == "regressor":
         return ("gaussian",) if _predicts_std(model) else ("point",)
     return ("categorical",) if kind == "classifier" else ("point", "categorical")

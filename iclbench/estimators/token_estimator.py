@@ -18,7 +18,7 @@ from iclbench.core.settings import BaseSettings
 from iclbench.core.tokens import check_tokens
 from iclbench.estimators.base import FittedPredictor, move_valid_first, slices
 
-# Number of array entries per batch of episodes. It limits the use of memory and fits into the processor's cache.
+# Maximum number of array entries per batch of episodes, which limits memory and fits into the processor's cache.
 _MAX_ENTRIES = 1_000_000
 
 _Settings = TypeVar("_Settings", bound=BaseSettings)

@@ -1,4 +1,4 @@
-"""Pools of truths: families whose training episodes take one of a fixed number of functions.
+"""Pools of truths: families whose training episodes each use one function of a fixed pool.
 
 Raventós et al. 2023 (arXiv 2306.15063) train on M linear functions. Models trained with a small M approach the
 posterior mean over the pool (the discrete minimum-mean-squared-error estimator, dMMSE), and models trained with a large

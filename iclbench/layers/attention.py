@@ -2,8 +2,7 @@
 
 The layer is pre-norm with residual connections: q = q + Attention(LN(q), LN(kv)), then q = q + FF(LN'(q)). The same LN
 is applied to queries and keys (ICICL-TNP paper, appendix G; cambridge-mlg's code). FF has one hidden layer, as in that
-code; appendix G describes two. The method `keys` computes keys and values separately, so that many queries can share
-them.
+code; appendix G describes two. The method `keys` computes keys and values once, so that many queries can share them.
 
 If a query has no valid key, the layer returns it unchanged, so an absent dataset has no effect. The authors' layer
 still adds the output bias and the feed-forward network to such a query.

@@ -65,7 +65,7 @@ DESCENTS = (
 
 def step_errors(prompts: ProbeSet, gamma: float = 0.0, step_size: StepSize = "raw") -> Float[Tensor, "B steps"]:
     """Return the squared error on the test queries after 1, 2, ... steps, divided by the normaliser. Unlike for layers,
-    no scale and shift are fitted."""
+    no scale or shift is fitted."""
     episodes, test = prompts.episodes, slice(prompts.fit, None)
     answers = descent_curve(episodes.context, episodes.queries.x[:, test], STEPS, gamma, step_size)
     return (answers - episodes.queries.y[:, test].double()).square().mean(1) / prompts.family.normaliser

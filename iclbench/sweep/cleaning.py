@@ -1,7 +1,7 @@
 """Deletion of runs with all their results, and of files that are no longer needed.
 
-Only files in the folders `runs`, `tables` and `cells` of a results folder are removed. Packed results and other files
-are never removed, except for temporary files of an interrupted `--pack`.
+Only files in the folders `runs`, `tables`, `cells` and `rates` of a results folder are removed. Packed results and
+other files are never removed, except for temporary files of an interrupted `--pack`.
 """
 
 from __future__ import annotations

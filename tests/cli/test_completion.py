@@ -87,7 +87,7 @@ def test_the_script_of_a_shell_calls_iclbench(
     assert shell in capsys.readouterr().out
 
 
-def test_an_unknown_shell_is_refused_in_one_line(
+def test_an_unknown_shell_gives_an_error_of_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("SHELL", raising=False)

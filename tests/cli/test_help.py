@@ -16,7 +16,7 @@ PARSERS |= {(): parser(), ("lm",): parser().commands["lm"]}
 
 
 def plain_text(out: str) -> str:
-    """The help text in one line, without box-drawing characters."""
+    """The help text on one line, without box-drawing characters."""
     return " ".join(re.sub("[│╭╮╰╯─]", " ", out).split())
 
 

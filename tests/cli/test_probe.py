@@ -65,7 +65,7 @@ def test_json_output_consists_of_rows(results: tuple[str, Path], run: RunCommand
         (["--representation", "--contexts", "9"], "--contexts"),
     ],
 )
-def test_invalid_requests_are_refused_in_one_line(
+def test_invalid_requests_give_an_error_of_one_line(
     arguments: list[str], name: str, results: tuple[str, Path], run: RunCommand
 ) -> None:
     code, out, err = run("probe", RUN, *arguments, *results)
@@ -106,7 +106,7 @@ def test_a_shift_that_cannot_be_probed_is_refused_once_for_all_runs(
 
 
 @pytest.mark.slow
-def test_a_context_beyond_learned_positions_is_a_skipped_row(
+def test_a_context_beyond_learned_positions_is_skipped(
     results: tuple[str, Path], card_path: Path, run: RunCommand
 ) -> None:
     settings = ("-p", "smoke", "-o", "train.steps=2", "--name", "learned")
@@ -157,7 +157,7 @@ def test_the_table_of_a_representation_has_a_column_per_feature(
         (["--rank", "--shift", "repeated-query"], "repeated-query"),
     ],
 )
-def test_invalid_requests_to_other_probes_are_refused_in_one_line(
+def test_invalid_requests_to_other_probes_give_an_error_of_one_line(
     arguments: list[str], name: str, results: tuple[str, Path], run: RunCommand
 ) -> None:
     code, out, err = run("probe", RUN, *arguments, *results)

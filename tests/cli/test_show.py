@@ -61,7 +61,7 @@ def test_only_the_selected_preset_is_shown(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("name", BACKBONES.names())
-def test_every_setting_of_a_backbone_has_a_meaning(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_setting_of_a_backbone_has_a_description(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     settings = values_of(name)["settings"]
     out = " ".join(show(name, capsys=capsys).split())
     for key, field in settings.items():
@@ -85,7 +85,7 @@ def test_the_equation_of_a_mixer_is_wrapped_at_the_width_of_the_terminal(
     )
 
 
-def test_a_class_of_the_user_is_shown_like_a_registered_backbone(
+def test_a_user_defined_class_is_shown_like_a_registered_backbone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Classes that the user names are trusted. Classes that are not backbones are refused."""
@@ -124,7 +124,7 @@ def test_a_baseline_is_shown_and_checked_by_the_path_to_its_card(
 @pytest.mark.parametrize(
     "arguments", [("mamba",), ("ridge",), ("antonyms",), ("glyphs", "--png", "x.png"), ("linear", "--card")]
 )
-def test_a_preset_is_refused_except_for_tasks_and_grids(
+def test_a_preset_is_refused_where_it_does_not_apply(
     arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -12,7 +12,7 @@ from iclbench.contracts import CONTRACTS, Contract, Tolerance
 from iclbench.core.episodes import Episodes
 from iclbench.core.predictor import Predictor
 
-# Estimators for a single family, with which they are tested. `iclbench check` advises to check the family, which has a
+# Estimators for a single family, with which they are tested. `iclbench check` advises checking the family, which has a
 # contract about its oracles.
 ONE_FAMILY_ESTIMATORS = {
     "gp-kernel-oracle",

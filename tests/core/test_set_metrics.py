@@ -22,7 +22,7 @@ def full_mask(batch: int, targets: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("classes", [2, 4])
-def test_the_roc_auc_equals_scikit_learn(classes: int) -> None:
+def test_the_roc_auc_matches_scikit_learn(classes: int) -> None:
     """Some probabilities are equal, and some targets are masked."""
     logits = torch.from_numpy(GENERATOR.normal(size=(5, 60, classes)))
     logits[:, 1::2] = logits[:, ::2]
@@ -54,7 +54,7 @@ def test_the_roc_auc_is_undefined_if_all_targets_have_one_class() -> None:
     assert math.isnan(float(areas[0])) and float(areas[1]) == 0.5
 
 
-def test_the_calibration_error_equals_a_loop_over_bins() -> None:
+def test_the_calibration_error_matches_a_loop_over_bins() -> None:
     logits = torch.from_numpy(2 * GENERATOR.normal(size=(3, 200, 3)))
     y = torch.from_numpy(GENERATOR.integers(3, size=(3, 200)))
     errors = set_scores(Categorical(logits), y, full_mask(3, 200), None, ["calibration_error"])["calibration_error"]
@@ -83,7 +83,7 @@ def test_the_calibration_error_of_a_calibrated_predictor_is_small() -> None:
     assert errors["calibrated"] < 0.01 < 0.1 < errors["confident"]
 
 
-def test_r_squared_equals_scikit_learn() -> None:
+def test_r_squared_matches_scikit_learn() -> None:
     y, mean = (torch.from_numpy(GENERATOR.normal(size=(4, 20, 1))) for _ in range(2))
     scored = full_mask(4, 20)
     scored[:, 15:] = False

@@ -206,7 +206,7 @@ def test_a_finished_evaluation_is_cached_and_different_settings_give_a_new_conte
 
 
 @pytest.mark.slow
-def test_a_run_with_deep_thinking_is_a_separate_contestant_of_the_report(results: Path) -> None:
+def test_a_run_with_deep_thinking_is_a_separate_contestant_in_the_report(results: Path) -> None:
     values = name_variants(tables.read_all("values", results / "tables"))
     assert {"gpt2", "gpt2+deep-thinking-eta-0.2"} <= set(values["contestant"])
 

@@ -66,7 +66,7 @@ def test_weights_without_a_digest_are_refused(finished_run: Run) -> None:
     finished_run.load()
 
 
-def test_weights_and_checkpoints_have_the_permissions_of_the_umask(
+def test_weights_and_checkpoints_have_permissions_that_follow_the_umask(
     card_path: Path, tmp_path: Path, original: Run
 ) -> None:
     assert {oct(path.stat().st_mode & 0o777) for path in [*original.training_files, *original.checkpoints]} == {
@@ -159,7 +159,7 @@ def test_a_new_run_does_not_change_the_random_state_of_the_caller(card_path: Pat
 
 @contextmanager
 def file_size_limit(size: int) -> Iterator[None]:
-    """Limit the size of all files to `size` bytes inside the block."""
+    """Limit each file that is written inside the block to `size` bytes."""
     previous = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, previous[1]))
     try:
@@ -182,7 +182,7 @@ def test_a_full_disk_leaves_no_incomplete_files(card_path: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("number", "code"), [(errno.ENOSPC, 1), (errno.EDQUOT, 1), (errno.EACCES, 2), (errno.EROFS, 2), (errno.EEXIST, 2)]
 )
-def test_a_full_disk_gives_exit_code_1_and_a_missing_permission_gives_2(tmp_path: Path, number: int, code: int) -> None:
+def test_a_full_disk_gives_exit_code_1_and_other_write_errors_give_2(tmp_path: Path, number: int, code: int) -> None:
     with pytest.raises(IclbenchError, match=str(tmp_path)) as error, write_errors(tmp_path):
         raise OSError(number, os.strerror(number))
     assert error.value.exit_code == code

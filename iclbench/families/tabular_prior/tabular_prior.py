@@ -19,10 +19,10 @@ and some have missing cells. Inputs are standardised over all rows of the table,
 Targets are standardised, or cut into at most `classes` classes, with the statistics of further rows (`labels`):
 statistics of the table's own targets would reveal the last target.
 
-With `rescale`, the used columns are multiplied by `dim` over their number, so that the expected sum of absolute input
-values does not depend on this number. The first TabPFN does this, because it maps all columns by one linear layer. A
-model that ignores empty columns does not need this scale, and a user's table would have to be scaled in the same way,
-so `rescale` is off by default.
+With `rescale`, the used columns are multiplied by `dim` and divided by their number, so that the expected sum of
+absolute input values does not depend on this number. The first TabPFN does this, because it embeds all columns with one
+linear layer. A model that ignores empty columns does not need this scale, and a user's table would have to be scaled in
+the same way, so `rescale` is off by default.
 
 The ranges of hyperparameters follow the released code of the first TabPFN (Hollmann et al. 2023, arXiv 2207.01848).
 This family differs from that code as follows:
@@ -40,8 +40,8 @@ This family differs from that code as follows:
 
 About a third of the tables of all kinds except `gp` are mostly noise, since functions with small weights are smaller
 than the noise. The prior of nanoTabICL removes tables that extremely randomised trees cannot predict; this family does
-not. The playground of tabular foundation models (TFM-Playground, snapshot of May 2026) reads the priors of TabPFN, TICL
-and TabICL.
+not. The playground of tabular foundation models (TFM-Playground, snapshot of May 2026) loads data sampled from the
+priors of TabPFN, TICL and TabICL.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class TabularPriorParameters(BaseSettings):
         trees: share of tree ensembles in `mix`.
         categorical: share of categorical columns.
         missing: share of tables that may have missing cells; each column of such a table has some with probability 1/2.
-        rescale: whether used columns are multiplied by `dim` over their number.
+        rescale: whether used columns are multiplied by `dim` and divided by their number.
         lengthscales, noises: the hyperparameters of the kind `gp`; all pairs are equally likely.
     """
 
@@ -113,7 +113,8 @@ class TabularPrior(Family):
 
     For each table, `truth` contains the kind (index in `KINDS`), the number of used columns (including indicators of
     missing cells), the number of columns with values, the number of classes (0 for regression), and the hyperparameters
-    of the Gaussian process (0 for other kinds). For a given seed, the functions do not depend on the number of points.
+    of the Gaussian process (0 for other kinds). For a given seed, the functions do not depend on the number of points,
+    except for the kind `gp`.
 
     Errors are divided by 1, which is roughly the variance of standardised targets.
     """
@@ -183,7 +184,7 @@ class TabularPrior(Family):
         self, truth: dict[str, Tensor], points: int, generator: torch.Generator
     ) -> tuple[Float[Tensor, "B N C"], Float[Tensor, "B N"], Float[Tensor, "B R"]]:
         """Sample the columns and outputs of the rows of tables, and the outputs of further rows, the reference rows.
-        All functions are drawn before the first row."""
+        All networks and ensembles of trees are drawn before the first row."""
         kind, columns, dim = truth["kind"], truth["columns"], self.parameters.dim
         functions = self._functions(kind, columns, generator)
         values = torch.zeros((len(kind), points, dim), device=generator.device)

@@ -1,8 +1,9 @@
 """Structured state spaces as modules: D independent channels, each a linear system of order N.
 
-A has two parametrisations, one per class. Both provide the convolution kernel of a complete sequence from a zero state,
-for training, and the matrices of several steps, for continuing from a state. The state of a channel is real: (Re x, Im
-x) of the N/2 complex modes. Complex parameters are stored as real pairs on a last axis of size 2.
+The state matrix A has two parametrisations, one per subclass. Both provide the convolution kernel of a complete
+sequence from a zero state, for training, and the matrices of several steps, for continuing from a state. The state of a
+channel is real: (Re x, Im x) of the N/2 complex modes. Complex parameters are stored as real pairs on a last axis of
+size 2.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ class StateSpace(nn.Module, ABC):
         """Return the linear maps of `length` steps."""
 
     def reuse_system(self) -> contextlib.AbstractContextManager[object]:
-        """Return a context in which parameters do not change, so that `unroll` computes the discrete system only
-        once."""
+        """Return a context manager in which `unroll` may reuse the discrete system. The parameters must not change
+        inside it."""
         return contextlib.nullcontext()
 
     def resume(
@@ -103,8 +104,7 @@ class StateSpace(nn.Module, ABC):
 
 
 class DiagonalStateSpace(StateSpace):
-    """S4D: A is diagonal and B is 1, discretised with a zero-order hold. The discrete B is merged into C, and not into
-    the state."""
+    """S4D: A is diagonal and B is 1, discretised with a zero-order hold. The discrete B is absorbed into C."""
 
     def __init__(self, width: int, state: int, dt_range: tuple[float, float], init: kernels.Spectrum) -> None:
         super().__init__(width, state, dt_range)
@@ -165,7 +165,7 @@ class LowRankStateSpace(StateSpace):
 
     @property
     def _period(self) -> int:
-        """L, which must be odd in the generating function."""
+        """The length L, which the generating function requires to be odd."""
         return self.longest + 1 - self.longest % 2
 
     def time_scale_parameters(self) -> list[nn.Parameter]:

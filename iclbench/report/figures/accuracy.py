@@ -42,7 +42,7 @@ def training_figure(task: Slice) -> Figure | None:
         (0.0, 1.02),
         field="axis_value",
         x_name="step",
-        band_name="seeds or interval",
+        band_name="range over seeds or 95 % interval",
     )
     titles = [meaning(test).title for test in tests]
     run_counts = sorted({int(n) for n in steps["runs"]})

@@ -108,7 +108,7 @@ def test_a_zero_or_unknown_memory_peak_gives_no_row(peak: int | None, monkeypatc
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_the_measured_training_step_uses_the_code_of_training(
+def test_the_measured_training_step_uses_the_training_code(
     task: TaskConfig, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The step updates a copy of the backbone at progress 0.5, with optimiser, clipping and optional compilation."""
