@@ -5,15 +5,16 @@ from pathlib import Path
 import pytest
 
 from docs.draw_figures import FOLDER, draw, figures, lines, numbers
-from docs.quantities import Reference
+from docs.quantities import ROOT, packed_folder
 from iclbench.report.blocks import Figure
 
 pytestmark = pytest.mark.docs
 
 
 @pytest.fixture(scope="module")
-def drawn_figures(reference: Reference) -> dict[str, Figure]:
-    return figures(reference.results)
+def drawn_figures() -> dict[str, Figure]:
+    with packed_folder(ROOT / "results" / "reference") as folder:
+        return figures(folder)
 
 
 def test_every_cell_of_the_heat_map_equals_the_tables(drawn_figures: dict[str, Figure]) -> None:
