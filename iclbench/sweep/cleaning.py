@@ -54,7 +54,7 @@ def parts_of(results: Path, name: str) -> list[Part]:
     """Return the folder, the tables and the sweep rows of a run, including those of methods that were applied to it.
 
     Raises:
-        UnknownNameError: no run and no table has this name.
+        UnknownNameError: no run, table or sweep row has this name.
     """
     folder = results / "runs" / check_name(name)
     parts = [Part(folder, "run")] if folder.is_dir() or folder.is_symlink() else []
@@ -69,7 +69,7 @@ def remove_run(results: Path, name: str) -> int:
     """Remove all parts of a run and return the number of freed bytes.
 
     Raises:
-        UnknownNameError: no run has this name.
+        UnknownNameError: no run, table or sweep row has this name.
         IclbenchError: another process is training the run.
     """
     parts, run = parts_of(results, name), Run(results / "runs" / name)
@@ -88,7 +88,7 @@ def remove_run(results: Path, name: str) -> int:
 
 def leftovers(results: Path) -> list[Part]:
     """Return the files that are no longer needed: temporary files of dead processes, unusable checkpoints, and the
-    tables and sweep rows of removed runs.
+    tables and sweep rows of removed runs, except rows of costs, which do not depend on the weights.
 
     If the results folder has no folder `runs`, no run counts as removed.
     """

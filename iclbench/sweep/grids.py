@@ -191,18 +191,18 @@ class GridPart(BaseSettings):
         for key, table in preset_tables.items():
             for preset in table:
                 if preset not in self.presets:
-                    raise ValueError(f"{key}.{preset}: '{preset}' is not one of the card's presets")
+                    raise ValueError(f"{key}.{preset}: '{preset}' is not one of the presets next to it")
         for task in self.evaluate.shifts_of if self.evaluate else {}:
             if task not in self.tasks:
-                raise ValueError(f"evaluate.shifts_of.{task}: '{task}' is not one of the card's tasks")
+                raise ValueError(f"evaluate.shifts_of.{task}: '{task}' is not one of the tasks next to it")
         for seed in self.weights:
             if seed not in self.seeds:
-                raise ValueError(f"weights: {seed} is not one of the card's seeds")
+                raise ValueError(f"weights: {seed} is not one of the seeds next to it")
         for pair in self.without:
             for key, names in {"tasks": self.tasks, "backbones": self.backbones}.items():
                 for name in getattr(pair, key):
                     if name not in names:
-                        raise ValueError(f"without.{key}: '{name}' is not one of the card's {key}")
+                        raise ValueError(f"without.{key}: '{name}' is not one of the {key} next to it")
         return self
 
     def without_reason(self, task: str, backbone: str) -> str | None:

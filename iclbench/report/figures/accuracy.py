@@ -20,8 +20,8 @@ _MAX_DOTS = 30
 
 
 def training_figure(task: Slice) -> Figure | None:
-    """A figure with a line per contestant (the mean over its runs) and a band (the range over its runs); None for fewer
-    than two steps."""
+    """A figure with a line per contestant (the mean over its runs), a band (the range over its runs, or the interval of
+    a single run), and a horizontal line per reference; None for fewer than two steps."""
     steps = accuracies.trajectory(task)
     if steps["axis_value"].nunique() < 2:
         return None
