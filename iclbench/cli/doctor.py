@@ -110,9 +110,9 @@ def _hub() -> str:
 
 
 def _writable(folder: Path) -> str:
-    existing_folder = folder.absolute()
-    while not existing_folder.exists():
-        existing_folder = existing_folder.parent
+    from iclbench.core.files import nearest_existing
+
+    existing_folder = nearest_existing(folder)
     if not existing_folder.is_dir():
         return f"{existing_folder} is NOT a folder; choose another with --results"
     return "writable" if os.access(existing_folder, os.W_OK) else "NOT writable; choose another with --results"

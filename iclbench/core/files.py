@@ -70,12 +70,18 @@ def write_text(path: Path, text: str, sync: bool = True) -> None:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
+def nearest_existing(path: Path) -> Path:
+    """Return the path, or its nearest parent that exists."""
+    path = path.absolute()
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
 def check_output_file(path: Path, option: str) -> None:
     """Raise `UsageError` before any computation if a path given with an option is not a file, or cannot be written."""
     if path.exists() and not path.is_file():
         kind = "folder" if path.is_dir() else "device or a pipe"
         raise UsageError(f"{option} {path} is a {kind}; pass the path of a file", code="bad-value")
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    folder = nearest_existing(path.absolute().parent)
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise UsageError(
             f"{option} {path}: no permission to write in {folder}; pass the path of another file",
