@@ -1,14 +1,15 @@
 """Accuracy of recall with states of several sizes.
 
-    iclbench sweep states --results FOLDER      # about two hours on one core; resumes if interrupted
-    python benchmarks/states.py FOLDER          # writes states.md and docs/figures/states.svg
+    iclbench sweep states --results results     # about two hours on one core; resumes if interrupted
+    python benchmarks/states.py results         # writes states.md and docs/figures/states.svg
 
 Grid `states` trains ten recurrent mixers on `recall` with states of about 512, 1,024 and 2,048 numbers, at the same
 number of parameters, once per size. The other models have one size: the cache of attention and hybrids grows with the
 context, and the states of `s4d` and `gru` follow from their width. `budget` is the requested size, and `state` is the
 number of float32 values that a model stores per episode after the context of the preset. The accuracy is the share of
 queried values that are most probable under the model, with the numbers of pairs in training and with 16 pairs.
-`recalled pairs` is 16 times the latter.
+`recalled pairs` is 16 times the latter. The figure also shows the reference runs, which the folder `results` of a
+checkout contains.
 """
 
 from __future__ import annotations
