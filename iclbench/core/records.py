@@ -39,7 +39,8 @@ class TensorRecord:
         return dataclasses.replace(self, **changes)
 
     def __getitem__(self: _Record, index: Any) -> _Record:
-        """Select episodes along the batch axis with a slice, or with a boolean or integer tensor."""
+        """Select episodes along the batch axis with a slice, or with a boolean or integer tensor. A tuple selects along
+        several axes."""
         return self.map(lambda t: t[index])
 
     def to(self: _Record, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> _Record:

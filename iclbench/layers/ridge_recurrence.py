@@ -133,19 +133,14 @@ class _TokenFactors:
     def __iter__(self) -> Iterator[Factors]:
         state = self.state
         for start in range(0, self.terms.v.shape[2], CHUNK):
-            states = _states(_span(self.terms, start, CHUNK), state)
+            states = _states(self.terms[:, :, start : start + CHUNK], state)
             before = torch.cat([state.unsqueeze(2), states[:, :, 1:-1:2]], 2)
             state = states[:, :, -1]
             factors = [_factorise(states, self.penalty)]
             if self.queries is not None:
-                queries = _span(self.queries, start // 2, CHUNK // 2)
+                queries = self.queries[:, :, start // 2 : (start + CHUNK) // 2]
                 factors.append(_factorise(_next_states(queries, before), self.penalty))
             yield tuple(factors)
-
-
-def _span(terms: Terms, start: int, tokens: int) -> Terms:
-    """Return the terms of some tokens."""
-    return terms.map(lambda tensor: tensor[:, :, start : start + tokens])
 
 
 def _states(terms: Terms, state: Float[Tensor, "B H K K"]) -> Float[Tensor, "B H C K K"]:

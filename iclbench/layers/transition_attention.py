@@ -87,7 +87,7 @@ def attend(
     outputs = []
     valid = cache.valid.new_ones(terms.v.shape[0], terms.v.shape[2]) if mask is None else mask
     for start in range(0, terms.v.shape[2], chunk):
-        part = _Chunk(_span(terms, start, chunk), cache, valid[:, start : start + chunk])
+        part = _Chunk(terms[:, :, start : start + chunk], cache, valid[:, start : start + chunk])
         outputs.append(part.outputs())
         cache = part.cache_after()
     return torch.cat(outputs, 2), cache
@@ -109,9 +109,9 @@ def fork(
     outputs, answers = [], []
     valid = cache.valid.new_ones(terms.v.shape[0], terms.v.shape[2])
     for start in range(0, terms.v.shape[2], chunk):
-        part = _Chunk(_span(terms, start, chunk), cache, valid[:, start : start + chunk])
+        part = _Chunk(terms[:, :, start : start + chunk], cache, valid[:, start : start + chunk])
         outputs.append(part.outputs())
-        answers.append(part.answers(_span(queries, start // 2, chunk // 2)))
+        answers.append(part.answers(queries[:, :, start // 2 : (start + chunk) // 2]))
         cache = part.cache_after()
     return torch.cat(outputs, 2), torch.cat(answers, 2), cache
 
@@ -212,8 +212,3 @@ def _average_with_self(
     self_logit = (terms.q * terms.k).sum(-1, keepdim=True)
     weights = torch.cat([logits, self_logit], -1).softmax(-1)
     return weights[..., :-1] @ values + weights[..., -1:] * terms.v
-
-
-def _span(terms: Terms, start: int, tokens: int) -> Terms:
-    """Return the terms of some tokens."""
-    return terms.map(lambda tensor: tensor[:, :, start : start + tokens])
