@@ -17,7 +17,7 @@ from iclbench.report import page
 from iclbench.report.blocks import Figure, FirstScreen, Section
 from iclbench.report.data import Results, load_results
 from iclbench.report.figures.heat_map import score_label
-from iclbench.report.sections import heat_map, missing, summary
+from iclbench.report.sections import heat_map, missing, report_sections, summary
 from tests.analysis.hand_made import MODEL
 from tests.report.synthetic_grid import BACKBONES, TASKS, Grid, score
 from tests.report.test_heat_map import row_title
@@ -153,3 +153,7 @@ def test_runs_next_to_packed_results_are_linked(tmp_path: Path) -> None:
     assert first_screen.local_runs == (("linear-smoke", "linear · smoke", ("my-run",)),)
     html = page.render_section(Section("summary", "", (first_screen,)), (), {}, frozenset()).html
     assert '<a href="#linear-smoke">linear · smoke</a> (my-run).' in html
+
+    (only_summary,) = report_sections(load_results(tmp_path), ["summary"])
+    assert isinstance(only_summary.blocks[0], FirstScreen)
+    assert not only_summary.blocks[0].local_runs

@@ -5,7 +5,7 @@ To report a new kind of result, add a module to this package and its function to
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from iclbench.core.errors import UsageError
@@ -131,6 +131,8 @@ def jobs(results: Results, selection: Collection[str]) -> list[Job]:
         ]
 
     task_sections = [section for section in TASK_SECTIONS if _name(section) in selection]
+    if len(task_sections) < len(TASK_SECTIONS):
+        results = replace(results, local_runs=frozenset())  # the sections to which their links point may be missing
     tasks = [Job(task.title, partial(_task_section, task, task_sections)) for task in results.slices if task_sections]
     return [*result_jobs(OPENING_SECTIONS), *tasks, *result_jobs(CLOSING_SECTIONS)]
 
