@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 
 from iclbench.config.resolution import RunConfig
+from iclbench.core.predictor import State
 from iclbench.core.seeds import generator
 from iclbench.families.request import Request
 
@@ -41,11 +42,16 @@ def available_scores(values: pd.DataFrame, runs: pd.Series) -> pd.Series:
 
 
 @torch.inference_mode()
-def state_size(config: RunConfig) -> int:
-    """Return the size of an untrained model's state after the context of its preset: float32 values per episode."""
+def state_after_context(config: RunConfig) -> State:
+    """Return the state of an untrained model for one episode, after the context of its preset."""
     family, n = config.task.build(), config.task.points
     context = family.sample_all_related(Request(1, n + 1, generator(0, "costs", n))).context
-    return round(config.build(family).eval().condition(context.span(0, n)).nbytes / 4)
+    return config.build(family).eval().condition(context.span(0, n))
+
+
+def state_size(config: RunConfig) -> int:
+    """Return the size of an untrained model's state after the context of its preset: float32 values per episode."""
+    return round(state_after_context(config).nbytes / 4)
 
 
 def write_page(out: Path, title: str, about: str | None, lines: Sequence[str], note: str | None = None) -> None:

@@ -30,7 +30,7 @@ from iclbench.analysis.rate_curves import RateCurves, rate_curves
 from iclbench.config.cards import TaskCard, load_task
 from iclbench.config.pairs import shipped_pairs
 from iclbench.config.rates import Tuning, read_table, shipped_path
-from iclbench.config.resolution import RunConfig, resolve_run
+from iclbench.config.resolution import RunConfig, resolve_run, resolve_task
 from iclbench.core import limits
 from iclbench.core.errors import CODES, IclbenchError, Interrupted, UsageError
 from iclbench.registry import BACKBONES, MIXERS
@@ -120,7 +120,7 @@ class Reference:
         methods = {name: getattr(self, name) for name, member in vars(type(self)).items() if _is_public(name, member)}
         others = [trained, card, published, verdict, is_equal, grid, benchmark, recalled_pairs, package]
         others += [excess_in_blocks, table_hash, leaderboard, tuning, checksum, exit_codes, default_bytes]
-        others += [window_rule, mean, lowest_after_peak]
+        others += [window_rule, mean, lowest_after_peak, accuracy_of_guesses]
         return Quantities(
             methods | {f.__name__: f for f in others},
             {
@@ -888,6 +888,35 @@ def leaderboard(file: str, task: str, folder: Path = ROOT / "benchmarks") -> Lea
 def recalled_pairs(mixers: Sequence[str], budget: str) -> list[float]:
     """The mean number of recalled pairs of each mixer at a given state budget, as in `benchmarks/states.md`."""
     return [benchmark("states.md", (mixer, budget), "recalled pairs") for mixer in mixers]
+
+
+@cache
+def accuracy_of_guesses(task: str, shift: str = "none", preset: str = "grid", episodes: int = 2000) -> float:
+    """The accuracy of a prediction that ignores the key: the most frequent value of a sequence of recall so far.
+
+    Args:
+        task: a task of family `recall`.
+        shift: the shift.
+        preset: the preset.
+        episodes: number of sampled sequences.
+    """
+    config = resolve_task(task, preset)[0]
+    family = config.build()
+    parsed = family.parse_shift(shift)
+    points = (parsed.examples or config.points) + 1
+    request, seeds = import_module("iclbench.families.request"), import_module("iclbench.core.seeds")  # import torch
+    generator = seeds.generator(0, "guesses")
+    sampled = family.sample(request.Request(episodes, points, generator, shift=parsed.distribution))
+    assert sampled.scored is not None
+    # Values are the tokens after the keys.
+    values = sampled.context.y.numpy() - config.parameters["keys"]
+    counts = np.zeros((episodes, config.parameters["values"]))
+    hits = []
+    for value, is_scored in zip(values.T, sampled.scored.numpy().T, strict=True):
+        hits.append((counts.argmax(1) == value)[is_scored])
+        is_value = (value >= 0) & (value < counts.shape[1])
+        counts[np.flatnonzero(is_value), value[is_value]] += 1
+    return float(np.concatenate(hits).mean())
 
 
 def _tables(path: Path) -> Iterator[tuple[list[str], list[str]]]:

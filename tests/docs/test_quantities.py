@@ -11,6 +11,7 @@ from scipy import stats
 from docs.quantities import (
     ROOT,
     Reference,
+    accuracy_of_guesses,
     benchmark,
     is_equal,
     leaderboard,
@@ -279,3 +280,16 @@ def test_a_rate_is_found_with_the_task_of_its_trials() -> None:
     assert tuning("sparse-linear", "gpt2-learned").on == ""  # chosen on the task itself
     with pytest.raises(LookupError, match="absent"):
         tuning("linear", "absent")
+
+
+def test_the_accuracy_of_guesses_equals_that_of_a_simulation() -> None:
+    """With 16 pairs of independent values among 64 and 16 queries of random pairs."""
+    rng = np.random.default_rng(0)
+    hits = []
+    for _ in range(2000):
+        values = rng.integers(0, 64, 16)
+        counts = np.bincount(values, minlength=64)
+        for answer in values[rng.integers(0, 16, 16)]:
+            hits.append(counts.argmax() == answer)
+            counts[answer] += 1
+    assert accuracy_of_guesses("recall", "pairs-16") == pytest.approx(float(np.mean(hits)), abs=0.01)

@@ -269,3 +269,20 @@ def test_all_ordered_pairs_of_different_keys_are_equally_likely(pairs: int) -> N
     assert len(counts) == 20
     chi_square = float(((counts - expected) ** 2 / expected).sum())
     assert chi_square < 43.8  # the 99.9 % quantile for 19 degrees of freedom
+
+
+def test_bigrams_fail_on_compound_keys_and_are_right_on_most_overwritten_keys() -> None:
+    """The shares on the cards. Counts in plain Python; the smallest token wins a tie."""
+    for name, expected in (("recall-compound", 0.40), ("recall-overwrite", 0.95)):
+        task = resolve_task(name, "grid")[0]
+        episodes = task.build().sample(Request(400, task.points + 1, torch.Generator().manual_seed(0)))
+        assert episodes.scored is not None
+        hits = []
+        for y, scored in zip(episodes.context.y.tolist(), episodes.scored.tolist(), strict=True):
+            followers: dict[int, list[int]] = {}
+            for last, token, is_scored in zip(y, y[1:], scored[1:], strict=False):
+                seen = followers.setdefault(last, [])
+                if is_scored:
+                    hits.append(bool(seen) and max(sorted(set(seen)), key=seen.count) == token)
+                seen.append(token)
+        assert sum(hits) / len(hits) == pytest.approx(expected, abs=0.02)
