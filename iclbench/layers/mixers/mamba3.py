@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from iclbench.core.errors import UsageError
 from iclbench.core.records import TensorRecord
 from iclbench.layers import linear_recurrence as recurrence
 from iclbench.layers.linear_recurrence import Terms
@@ -89,11 +88,11 @@ class Mamba3(Mixer):
     per head.
 
     This is the paper's form with one input and one output per head (SISO). The form with several (MIMO) is not
-    implemented. All heads share B and C up to a bias: an RMSNorm and a learned bias per head are applied to them. They
-    are then rotated by the sum of the angles pi tanh(.) dt of all tokens so far, which are data-dependent rotary
-    positions. As in the released layer, the R = N // 4 angles (at least one) are shared by all heads before they are
-    multiplied by dt, the other channels are not rotated, and there is no short convolution and no norm after the
-    recurrence. An optional convolution of x, B and C is followed by SiLU.
+    implemented. All heads share B and C, except for a learned bias per head, which is added after an RMSNorm. B and C
+    are then rotated by the sum of the angles pi tanh(.) dt of all tokens so far. As in the released layer, R = N // 4
+    pairs of channels are rotated (one if N is 2 or 3, and none if N is 1), all heads share the angles before these are
+    multiplied by dt, and there is no short convolution and no norm after the recurrence. An optional convolution of x,
+    B and C is followed by SiLU.
 
     The mixer has W (3E + 2N + 3H + R) + 2H (N + 1) + 2N parameters for tokens of width W, with an inner width of
     E = 2W and a state of size N = 64 per channel. The state is h, with E N numbers, and x and B of the last token, with
@@ -110,13 +109,8 @@ class Mamba3(Mixer):
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         width, self.heads, self.state = sizes.width, sizes.heads, sizes.state or _STATE
-        if self.state < 2:
-            raise UsageError(
-                f"mamba3 rotates pairs of channels: backbone.state must be at least 2, not {self.state}",
-                code="bad-value",
-            )
         self.value_dim = value_channels(sizes, head_channels(sizes, _EXPAND))
-        self.inner, self.rotated = sizes.heads * self.value_dim, max(1, self.state // 4)
+        self.inner, self.rotated = sizes.heads * self.value_dim, min(max(1, self.state // 4), self.state // 2)
         self.window = Window(self.inner + 2 * self.state, self.taps(sizes))
         # Channels after those of the window: dt, A, lambda and the angles.
         self.gate_sizes = [sizes.heads, sizes.heads, sizes.heads, self.rotated]

@@ -144,8 +144,10 @@ def mamba3(m: Mixer, x: Tensor) -> Tensor:
     h = torch.zeros_like(before)
     for t in range(TOKENS):  # the state turns, and a later token sees earlier ones through all turns between them
         alpha = torch.exp(-A[:, t] * dt[:, t])[..., None, None]
-        h = torch.polar(torch.ones_like(turn[:, t]), -turn[:, t])[..., None] * alpha * (
-            h + ((1 - lam[:, t]) * dt[:, t])[..., None, None] * before
+        h = (
+            torch.polar(torch.ones_like(turn[:, t]), -turn[:, t])[..., None]
+            * alpha
+            * (h + ((1 - lam[:, t]) * dt[:, t])[..., None, None] * before)
         )
         before = outer(key[:, t], values[:, t] + 0j)
         h = h + (lam[:, t] * dt[:, t])[..., None, None] * before
@@ -428,6 +430,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("gated-deltaproduct", {"householders": 1}),
     ("gated-deltaproduct", {"householders": 5, "state": 3, "inner": 12}),
     ("path", {"rank": 3, "inner": 12}),
+    *(("mamba3", {"state": rows, "inner": 12}) for rows in (1, 3, 64)),
 ]
 
 
