@@ -40,6 +40,7 @@ from .api.architectures import Hyena as Hyena
 from .api.architectures import LinearAttention as LinearAttention
 from .api.architectures import Mamba as Mamba
 from .api.architectures import Mamba2 as Mamba2
+from .api.architectures import Mamba3 as Mamba3
 from .api.architectures import MambaFormer as MambaFormer
 from .api.architectures import Mesa as Mesa
 from .api.architectures import PaTH as PaTH

@@ -501,6 +501,10 @@ MIXERS = Registry(
             "iclbench.layers.mixers.path:PaTH",
             "softmax attention with Householder matrices between query and key (Yang et al. 2025)",
         ),
+        "mamba3": Entry(
+            "iclbench.layers.mixers.mamba3:Mamba3",
+            "state-space duality with inputs of two tokens and a rotating state (Lahoti et al. 2026)",
+        ),
     },
     "iclbench.layers.mixers.mixer:Mixer",
 )

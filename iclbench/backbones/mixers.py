@@ -166,3 +166,10 @@ class PaTH(UniformModel[SettingsWithInnerWidthAndRank]):
 
     Settings = SettingsWithInnerWidthAndRank
     mixer = "path"
+
+
+class Mamba3(UniformModel[SettingsWithState]):
+    """A sequence model with the mixer `mamba3` in every layer."""
+
+    Settings = SettingsWithState
+    mixer = "mamba3"

@@ -107,6 +107,7 @@ PATHS = {
     "cup": "M-0.9,-0.8L-0.35,-0.8L-0.35,0.25L0.35,0.25L0.35,-0.8L0.9,-0.8L0.9,0.85L-0.9,0.85Z",
     "wedge": "M-0.9,0.9L0.9,0.9L0.9,-0.9Z",
     "spool": "M-0.85,-0.9L0.85,-0.9L0.3,0L0.85,0.9L-0.85,0.9L-0.3,0Z",
+    "bolt": "M0.35,-1L-0.7,0.2L-0.05,0.2L-0.35,1L0.7,-0.2L0.05,-0.2Z",
     "saltire": "M-0.9,-0.5L-0.5,-0.9L0,-0.4L0.5,-0.9L0.9,-0.5L0.4,0L0.9,0.5L0.5,0.9L0,0.4L-0.5,0.9L-0.9,0.5L-0.4,0Z",
 }
 # Dashes of variants by their position encoding, and the dash of other variants.
@@ -129,6 +130,7 @@ BACKBONE_STYLES: dict[str, tuple[str, str, str]] = {
     "based": ("#56381B", "slab", "causal"),
     "retnet": ("#7B9655", "tee", "causal"),
     "mamba2": ("#A2265D", "bow-tie", "causal"),
+    "mamba3": ("#28005A", "bolt", "causal"),
     "gla": ("#9855EA", "arrow", "causal"),
     "deltanet": ("#6B2478", "chevron", "causal"),
     "gated-deltanet": ("#0C55B9", "trapezoid", "causal"),

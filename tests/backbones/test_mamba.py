@@ -137,6 +137,7 @@ def test_the_recurrence_and_the_residual_stream_are_in_float32_under_autocast() 
     [
         ("mamba", {"A_log", "D"}),
         ("mamba2", {"A_log", "D", "dt_bias"}),
+        ("mamba3", {"D", "dt_bias"}),
         ("gated-deltanet", {"A_log", "dt_bias"}),
         ("kda", {"A_log", "dt_bias"}),
         ("gated-deltaproduct", {"A_log", "dt_bias"}),

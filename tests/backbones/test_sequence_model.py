@@ -53,6 +53,7 @@ COUNTS = {
     "based": 2 * D * 16 * H + 2 * D * D,
     "retnet": 8 * D * D,
     "mamba2": D * (2 * 2 * D + 2 * 64 + H) + 5 * (2 * D + 2 * 64) + 3 * H + 2 * D + 2 * D * D,
+    "mamba3": D * (6 * D + 2 * 64 + 3 * H + 16) + 2 * H * 65 + 2 * 64,
     "gla": 4 * D * D + 24.5 * D + D // H,
     "deltanet": 4 * D * D + D * H + 12 * D + D // H,
     "gated-deltanet": 6 * D * D + 2 * D * H + 4 * 3 * D + 2 * H + 2 * 12,
@@ -99,9 +100,9 @@ def test_a_state_has_the_documented_size(name: str) -> None:
         return
     sizes = [size // 4 for size in memory]
     wide = 2 * 3 * D // 4
-    values = {"retnet": 2 * D, "mamba2": 2 * D, "mlstm": 2 * D, "gated-deltanet": wide, "gated-deltaproduct": wide}
-    values |= {"mesa": D + D}  # H and G
-    rows = {"based": 1 + 16 + 136, "mamba2": 64, "gla": D // H // 2, "mlstm": 2 * D // H}
+    values = {"retnet": 2 * D, "mamba2": 2 * D, "mamba3": 2 * D, "mlstm": 2 * D}
+    values |= {"gated-deltanet": wide, "gated-deltaproduct": wide, "mesa": D + D}  # mesa: H and G
+    rows = {"based": 1 + 16 + 136, "mamba2": 64, "mamba3": 64, "gla": D // H // 2, "mlstm": 2 * D // H}
     rows |= {"gated-deltanet": 12, "gated-deltaproduct": 12}
     if name == "hyena":
         assert sizes[1] > 2 * sizes[0]
@@ -114,6 +115,7 @@ def test_a_state_has_the_documented_size(name: str) -> None:
     matrix = rows.get(name, D // H) * (values.get(name, D) + normaliser)
     windows = {"mamba2": 3 * (2 * D + 128), "deltanet": 9 * D, "gated-deltanet": 9 * D, "kda": 9 * D, "rwkv7": D}
     windows |= {"mlstm": 3 * 2 * D, "gated-deltaproduct": 3 * 21 * D // 4, "mesa": 3 * 2 * D}
+    windows |= {"mamba3": 2 * D + 64}  # x and B of the last token
     window = windows.get(name, 0)
     expected = 2 * (matrix + window + (H if name == "mlstm" else 0))
     assert sizes[0] == expected, "add the documented rows, values and window of the mixer to this test"
@@ -160,7 +162,7 @@ def test_other_mixers_pass_on_the_values_of_the_first_rwkv7_layer() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "code", "names"),
     [
-        ("hybrid", {"mixers": ["mamba3"]}, "unknown-name", ["mamba3", "mamba2"]),
+        ("hybrid", {"mixers": ["mamba4"]}, "unknown-name", ["mamba4", "mamba3"]),
         ("gla", {"heads": 3}, "bad-value", ["backbone.width=16", "backbone.heads=3", 18]),
         ("hybrid", {"heads": 3, "mixers": ["attention"]}, "bad-value", ["backbone.heads=3"]),
         ("gla", {"inner": 18}, "bad-value", ["backbone.inner=18", "backbone.heads=4", 20]),

@@ -49,6 +49,7 @@ STATES = [
     ("deltanet", {"heads": H, "state": K}, K * D + 3 * (2 * H * K + D)),
     ("gated-deltanet", {"heads": H, "state": K, "conv": 0}, K * (2 * H * (3 * D // (4 * H)))),
     ("mamba2", {"heads": H, "state": K}, K * 2 * D + 3 * (2 * D + 2 * K)),
+    ("mamba3", {"heads": H, "state": K}, K * 2 * D + 2 * D + K),
     ("mamba", {"state": K}, K * 2 * D + 3 * 2 * D),
     ("retnet", {"heads": H, "state": 6}, 6 * 2 * D),
     ("based", {"heads": H, "state": K}, H * (K + 1) * (K + 2) // 2 * (D // H + 1)),
@@ -75,6 +76,7 @@ def test_a_mixer_declares_whether_its_state_grows(name: str) -> None:
 SEARCH_CASES = [
     ("linear", "mamba2", 2048),
     ("linear", "mamba2", 5000),
+    ("linear", "mamba3", 2048),
     ("linear", "mlstm", 2048),
     ("linear", "retnet", 8192),
     ("linear", "based", 1024),

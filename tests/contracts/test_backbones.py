@@ -53,6 +53,10 @@ SMALL: dict[str, list[dict[str, object]]] = {
     "based": [{"layers": 2, "width": 8, "heads": 2, "state": 3}],
     "retnet": [{"layers": 2, "width": 8, "heads": 2, "conv": 4}],
     "mamba2": [{"layers": 2, "width": 8, "heads": 2, "state": 4}],
+    "mamba3": [
+        {"layers": 2, "width": 8, "heads": 2, "state": 8},
+        {"layers": 2, "width": 8, "heads": 2, "state": 4, "conv": 4},
+    ],
     "lstm": [{"layers": 2, "width": 8}],
     "gru": [{"layers": 2, "width": 8, "conv": 4, "mlp": "swiglu"}],
     "hyena": [{"layers": 2, "width": 8, "max_points": 60}],

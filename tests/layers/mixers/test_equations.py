@@ -127,6 +127,34 @@ def mamba2(m: Mixer, x: Tensor) -> Tensor:
     return rms(y, m.norm.weight, 1e-5) @ m.out_proj.weight.T
 
 
+def mamba3(m: Mixer, x: Tensor) -> Tensor:
+    """The states are complex: a pair of channels is one number, and a channel without rotation has the angle 0."""
+    inner, N, R = m.out_proj.in_features, m.state, m.rotated
+    z, u, dt, A, trapezoid, angles = (x @ m.in_proj.weight.T).split([inner, inner + 2 * N, *[HEADS] * 3, R], -1)
+    values, key, query = silu_if_convolved(m, u).split([inner, N, N], -1)
+    values, dt, A, lam = by_head(values), F.softplus(dt + m.dt_bias), F.softplus(A).clamp(min=1e-4), trapezoid.sigmoid()
+
+    def pairs(t: Tensor) -> Tensor:
+        return torch.cat([torch.complex(t[..., :R], t[..., R : 2 * R]), t[..., 2 * R :] + 0j], -1)
+
+    key = pairs(rms(key, m.B_norm.weight, 1e-5)[:, :, None] + m.B_bias[:, 0])
+    query = pairs(rms(query, m.C_norm.weight, 1e-5)[:, :, None] + m.C_bias[:, 0])
+    turn = F.pad(dt[..., None] * (math.pi * angles.tanh())[:, :, None], (0, N - 2 * R))
+    outputs, before = [], torch.zeros(BATCH, HEADS, N - R, inner // HEADS, dtype=torch.complex128)
+    h = torch.zeros_like(before)
+    for t in range(TOKENS):  # the state turns, and a later token sees earlier ones through all turns between them
+        alpha = torch.exp(-A[:, t] * dt[:, t])[..., None, None]
+        h = (
+            torch.polar(torch.ones_like(turn[:, t]), -turn[:, t])[..., None]
+            * alpha
+            * (h + ((1 - lam[:, t]) * dt[:, t])[..., None, None] * before)
+        )
+        before = outer(key[:, t], values[:, t] + 0j)
+        h = h + (lam[:, t] * dt[:, t])[..., None, None] * before
+        outputs.append(readout(h, query[:, t].conj()).real + m.D[:, None] * values[:, t])
+    return (torch.stack(outputs, 1).flatten(2) * F.silu(z)) @ m.out_proj.weight.T
+
+
 def gla(m: Mixer, x: Tensor) -> Tensor:
     u, gate, low = (x @ m.in_proj.weight.T).split([sum(m.qkv_sizes), m.qkv_sizes[2], 16], -1)
     q, k, v = (by_head(t) for t in silu_if_convolved(m, u).split(m.qkv_sizes, -1))
@@ -402,6 +430,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("gated-deltaproduct", {"householders": 1}),
     ("gated-deltaproduct", {"householders": 5, "state": 3, "inner": 12}),
     ("path", {"rank": 3, "inner": 12}),
+    *(("mamba3", {"state": rows, "inner": 12}) for rows in (1, 3, 64)),
 ]
 
 
@@ -416,7 +445,7 @@ def test_settings_change_the_equation(name: str, settings: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
-@pytest.mark.parametrize("name", ["gated-deltaproduct", "mesa", "fox", "path"])
+@pytest.mark.parametrize("name", ["gated-deltaproduct", "mesa", "fox", "path", "mamba3"])
 def test_small_and_large_gradients_equal_those_of_the_equation(name: str, scale: float) -> None:
     check_outputs_and_gradients(make_mixer(name), name, scale)
 
