@@ -215,12 +215,18 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         Returns:
             The loss and its named parts.
         """
-        losses = self.ask(episodes, self.shape.question).loss(episodes.queries.y)
+        answers = [answer.loss(episodes.queries.y) for answer in self.trained_answers(episodes)]
+        losses = answers[0] if len(answers) == 1 else torch.stack(answers).mean(0)
         if self.shape.marks is None:
             loss = mean_by_episode(losses, episodes.scored)
         else:
             loss = mean_by_event(losses, episodes.scored, episodes.queries)
         return loss, {"loss": loss.detach()}
+
+    def trained_answers(self, episodes: Episodes) -> list[Prediction]:
+        """Return the answers whose losses the training loss averages: by default, only the answer to the question of
+        the task."""
+        return [self.ask(episodes, self.shape.question)]
 
     @property
     def shares_batches(self) -> bool:
