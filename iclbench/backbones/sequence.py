@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from iclbench.backbones.base import BackboneSettings
@@ -23,7 +23,7 @@ from iclbench.backbones.stream_elements import Events, Tokens, Vectors
 from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
-from iclbench.core.settings import BaseSettings
+from iclbench.core.settings import BaseSettings, LoopCount, validate
 from iclbench.core.task import InputKind, TaskShape
 from iclbench.layers.prompt import DatasetMarkers
 
@@ -36,16 +36,15 @@ _ELEMENTS: dict[InputKind, type[Elements[Any]]] = {
     "vectors": Vectors,
 }
 
-# Number of iterations of a looped model.
-Loops = Annotated[int, Field(gt=0, le=1000)]
+_Sequence = TypeVar("_Sequence", bound="SequenceBackbone[Any]")
 
 
 class LoopedSettings(BackboneSettings):
     """Settings of models whose blocks can be applied several times (`iclbench.layers.loops`)."""
 
-    loops: Loops = 1
+    loops: LoopCount = 1
     """Iterations of the blocks, with the embedded input added before each iteration (Yang et al. 2023)."""
-    loop_window: Loops | None = None
+    loop_window: LoopCount | None = None
     """Number of last iterations over which the training loss is averaged; earlier ones have no gradients. By default,
     all iterations."""
 
@@ -84,8 +83,21 @@ class SequenceBackbone(CausalTrunk[_Settings], abstract=True):
         self.read_out = nn.Linear(width, shape.raw_dim)
         self.uses_related = shape.related > 0
         self.marks = DatasetMarkers(width) if self.uses_related else None
+        self._set_loops(settings)
+
+    def _set_loops(self, settings: _Settings) -> None:
         if isinstance(settings, LoopedSettings):
             self.loops, self.loop_window = settings.loops, settings.loop_window or settings.loops
+
+    def with_loops(self: _Sequence, loops: int) -> _Sequence:
+        if self.loops == 1 or not isinstance(self.settings, LoopedSettings):
+            return super().with_loops(loops)
+        changes = {"loops": loops, "loop_window": self.settings.loop_window and min(self.settings.loop_window, loops)}
+        settings = validate(LoopedSettings, changes, f"backbone '{type(self).__name__}'")
+        model = copy(self)  # shares the weights
+        model.settings = self.settings.model_copy(update=settings.model_dump(include=set(changes)))
+        model._set_loops(model.settings)
+        return model
 
     def predict_next(
         self,
