@@ -77,6 +77,8 @@ def mean_by_event(losses: Float[Tensor, "B Q"], events: Bool[Tensor, "B Q"], poi
 
 
 _Settings = TypeVar("_Settings", bound=BaseSettings)
+# A type variable instead of `Self`, which beartype rejects in methods.
+_Backbone = TypeVar("_Backbone", bound="Backbone[Any]")
 
 # Settings for budgets below 100 thousand, 2 million and 20 million parameters, and for larger budgets.
 _BUDGET_LIMITS = (100_000, 2_000_000, 20_000_000)
@@ -215,12 +217,28 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         Returns:
             The loss and its named parts.
         """
-        losses = self.ask(episodes, self.shape.question).loss(episodes.queries.y)
+        answers = [answer.loss(episodes.queries.y) for answer in self.trained_answers(episodes)]
+        losses = answers[0] if len(answers) == 1 else torch.stack(answers).mean(0)
         if self.shape.marks is None:
             loss = mean_by_episode(losses, episodes.scored)
         else:
             loss = mean_by_event(losses, episodes.scored, episodes.queries)
         return loss, {"loss": loss.detach()}
+
+    def trained_answers(self, episodes: Episodes) -> list[Prediction]:
+        """Return the answers whose losses the training loss averages: by default, only the answer to the question of
+        the task."""
+        return [self.ask(episodes, self.shape.question)]
+
+    def with_loops(self: _Backbone, loops: int) -> _Backbone:
+        """Return a model with the same weights and another number of iterations.
+
+        Raises:
+            UsageError: the model was built without loops.
+        """
+        raise UsageError(
+            "the model has no loops; train one with -o backbone.loops=N, for example gpt2", code="not-applicable"
+        )
 
     @property
     def shares_batches(self) -> bool:

@@ -13,13 +13,16 @@ from iclbench.backbones.base import Backbone
 from iclbench.core.predictor import State
 from iclbench.core.settings import BaseSettings
 from iclbench.layers.causal_transformer import INPUT_TOKENS
+from iclbench.layers.loops import Looped
 from iclbench.layers.prompt import DatasetMarkers
 
 _Settings = TypeVar("_Settings", bound=BaseSettings)
 
 
-class CausalTrunk(Backbone[_Settings], abstract=True):
+class CausalTrunk(Looped, Backbone[_Settings], abstract=True):
     """The methods that a causal sequence model implements.
+
+    A trunk with loops returns hidden vectors as described in `Looped`.
 
     Attributes:
         padding: position of masked tokens in `absorb`: after ("right") or before ("left") all valid tokens.
@@ -32,14 +35,14 @@ class CausalTrunk(Backbone[_Settings], abstract=True):
     marks: DatasetMarkers | None
 
     @abstractmethod
-    def trunk(self, tokens: Float[Tensor, "B T D"], read: slice = INPUT_TOKENS) -> Float[Tensor, "B N D"]:
+    def trunk(self, tokens: Float[Tensor, "B T D"], read: slice = INPUT_TOKENS) -> Float[Tensor, "B N *window D"]:
         """Return the hidden vectors at the tokens `read` (by default, the inputs of pairs) of a complete sequence, in
         one pass."""
 
     @abstractmethod
     def fork(
         self, tokens: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: Any = None
-    ) -> tuple[Float[Tensor, "B N D"], State | None]:
+    ) -> tuple[Float[Tensor, "B N *window D"], State | None]:
         """Return the hidden vectors of queries (one before each pair), and the state after all pairs. A query reads the
         state and the pairs before it, and does not change them. Without a state, the pairs are a complete sequence, and
         None is returned instead of the state after them."""
@@ -51,7 +54,7 @@ class CausalTrunk(Backbone[_Settings], abstract=True):
     @abstractmethod
     def advance(
         self, state: Any, tokens: Float[Tensor, "B T D"], read: slice = INPUT_TOKENS
-    ) -> tuple[Float[Tensor, "B N D"], State]:
+    ) -> tuple[Float[Tensor, "B N *window D"], State]:
         """Return the hidden vectors at the tokens `read` of a further segment without gaps, and the state after the
         segment."""
 
@@ -79,8 +82,8 @@ class CausalTrunk(Backbone[_Settings], abstract=True):
 
     @abstractmethod
     def peek_layers(self, state: Any, queries: Float[Tensor, "B Q D"]) -> Iterator[Float[Tensor, "B Q D"]]:
-        """Yield the hidden vectors of queries after each layer, first to last. Each query is read as the first token
-        after the state."""
+        """Yield the hidden vectors of queries after each layer (with loops, after each iteration), first to last. Each
+        query is read as the first token after the state."""
 
     @abstractmethod
     def finish(self, hidden: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q D"]:

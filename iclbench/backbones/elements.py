@@ -55,7 +55,7 @@ class Elements(ABC, Generic[_ReadIn]):
         points: Points,
         x_query: Float[Tensor, "B N Dx"] | None,
         related: Points | None,
-    ) -> Float[Tensor, "B N raw"]:
+    ) -> Float[Tensor, "B N *window raw"]:
         """Return the raw outputs at every position, which predict an element from the elements before it.
 
         Args:

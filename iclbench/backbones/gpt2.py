@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iclbench.backbones.base import BackboneSettings, initial_weights
-from iclbench.backbones.sequence import SequenceBackbone
+from iclbench.backbones.base import initial_weights
+from iclbench.backbones.sequence import LoopedSettings, SequenceBackbone
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Prediction
@@ -38,7 +38,7 @@ SIZES = {
 _CPU_GROUPS = 4
 
 
-class GPT2Settings(BackboneSettings):
+class GPT2Settings(LoopedSettings):
     """Settings of gpt2: the sizes of Garg et al., by name, or custom sizes."""
 
     size: Literal["tiny", "small", "standard"] = "standard"

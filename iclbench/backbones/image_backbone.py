@@ -9,8 +9,9 @@ points would count in these statistics, but training sequences of images have no
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -23,6 +24,8 @@ from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
 from iclbench.core.task import TaskShape
 from iclbench.layers.vision.image_encoder import ImageEncoder
+
+_ImageBackbone = TypeVar("_ImageBackbone", bound="ImageBackbone")
 
 
 def build_backbone(cls: type[Backbone], settings: Any, shape: TaskShape) -> Backbone:
@@ -129,6 +132,12 @@ class ImageBackbone(Backbone[BackboneSettings]):
         context, targets, related = self._encode(episodes.context, episodes.targets, episodes.related)
         encoded = replace(episodes, context=context, targets=targets, related=related)
         return self.backbone.loss(encoded, progress, generator)
+
+    def with_loops(self: _ImageBackbone, loops: int) -> _ImageBackbone:
+        model, inner = copy(self), self.backbone.with_loops(loops)
+        model._modules = {**self._modules, "backbone": inner}
+        model.settings = inner.settings
+        return model
 
     @property
     def shares_batches(self) -> bool:

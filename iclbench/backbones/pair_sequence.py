@@ -43,7 +43,7 @@ class Pairs(Elements[PairReadIn | FeatureReadIn]):
         points: Points,
         x_query: Float[Tensor, "B N Dx"] | None,
         related: Points | None,
-    ) -> Float[Tensor, "B N raw"]:
+    ) -> Float[Tensor, "B N *window raw"]:
         state = None
         if model.marks is not None and related is not None:
             state = self.condition(model, points.span(0, 0), related)
@@ -59,7 +59,7 @@ class Pairs(Elements[PairReadIn | FeatureReadIn]):
 
     def _hidden_vectors(
         self, model: CausalTrunk[Any], points: Points, x_query: Float[Tensor, "B N Dx"] | None, state: Any = None
-    ) -> tuple[Float[Tensor, "B N D"], State | None]:
+    ) -> tuple[Float[Tensor, "B N *window D"], State | None]:
         """Return the hidden vectors at every position of a further segment, and the state after it. Without a `state`,
         the points are a complete sequence, and None is returned instead of the state after them."""
         read_in = self.read_in(model)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import chain, repeat
 from typing import TypeVar
 
 import torch
@@ -105,6 +105,7 @@ _Settings = TypeVar("_Settings", bound=BaseSettings)
 class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
     """A stack of recurrent blocks.
 
+    With `loops` above 1, every iteration has a separate state.
     In a pass over episodes of unequal length, episodes are padded on the left, where padding does not change the start
     state.
 
@@ -125,30 +126,44 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
     def state_size(self) -> int | None:
         return None if any(block.state_grows for block in self._blocks()) else self.start(1).nbytes // 4
 
-    def trunk(self, tokens: Float[Tensor, "B T D"], read: slice = INPUT_TOKENS) -> Float[Tensor, "B N D"]:
-        for block in self.layers:
-            tokens = block(tokens)
-        return self.finish(tokens[:, read])
+    def trunk(self, tokens: Float[Tensor, "B T D"], read: slice = INPUT_TOKENS) -> Float[Tensor, "B N *window D"]:
+        def outputs() -> Iterator[Tensor]:
+            hidden = tokens
+            for layer, block in enumerate(self._blocks()):
+                hidden = block(self._block_input(layer, hidden, tokens))
+                if self._ends_iteration(layer):
+                    yield hidden[:, read]
+
+        return self.read_hidden(outputs())
 
     def fork(
         self, tokens: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: RecurrentState | None = None
-    ) -> tuple[Float[Tensor, "B N D"], RecurrentState | None]:
+    ) -> tuple[Float[Tensor, "B N *window D"], RecurrentState | None]:
         before: Iterable[BlockState | None] = repeat(None) if state is None else state.layers
         after = []
-        for block, block_state in zip(self._blocks(), before, strict=False):
-            tokens, queries, new_state = block.fork(tokens, queries, block_state)
-            if new_state is not None:
-                after.append(new_state)
-        return self.finish(queries), None if state is None else RecurrentState(tuple(after))
+
+        def outputs() -> Iterator[Tensor]:
+            hidden, answers = tokens, queries
+            for layer, (block, block_state) in enumerate(zip(self._blocks(), before, strict=False)):
+                hidden = self._block_input(layer, hidden, tokens)
+                answers = self._block_input(layer, answers, queries)
+                hidden, answers, new_state = block.fork(hidden, answers, block_state)
+                if new_state is not None:
+                    after.append(new_state)
+                if self._ends_iteration(layer):
+                    yield answers
+
+        return self.read_hidden(outputs()), None if state is None else RecurrentState(tuple(after))
 
     def start(self, batch: int) -> RecurrentState:
         return RecurrentState(tuple(block.start(batch) for block in self._blocks()))
 
     def advance(
         self, state: RecurrentState, tokens: Float[Tensor, "B T D"], read: slice = INPUT_TOKENS
-    ) -> tuple[Float[Tensor, "B N D"], RecurrentState]:
-        hidden, after = self._continue(state, tokens)
-        return self.finish(hidden[:, read]), after
+    ) -> tuple[Float[Tensor, "B N *window D"], RecurrentState]:
+        after: list[BlockState] = []
+        hidden = self.read_hidden(hidden[:, read] for hidden in self._continue(state, tokens, after))
+        return hidden, RecurrentState(tuple(after))
 
     def absorb(
         self,
@@ -157,16 +172,26 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
         mask: Bool[Tensor, "B T"] | None = None,
         roles: Int[Tensor, "B N"] | None = None,
     ) -> RecurrentState:
-        return self._continue(state, tokens, mask)[1]
+        after: list[BlockState] = []
+        for _ in self._continue(state, tokens, after, mask):
+            pass
+        return RecurrentState(tuple(after))
 
     def _continue(
-        self, state: RecurrentState, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None
-    ) -> tuple[Float[Tensor, "B T _"], RecurrentState]:
-        after = []
-        for block, block_state in zip(self._blocks(), state.layers, strict=True):
-            tokens, new_state = block.resume(tokens, block_state, mask)
+        self,
+        state: RecurrentState,
+        tokens: Float[Tensor, "B T D"],
+        after: list[BlockState],
+        mask: Bool[Tensor, "B T"] | None = None,
+    ) -> Iterator[Float[Tensor, "B T _"]]:
+        """Yield the outputs for further tokens after each iteration, and append the states of the blocks after these
+        tokens to `after`."""
+        hidden = tokens
+        for layer, (block, block_state) in enumerate(zip(self._blocks(), state.layers, strict=True)):
+            hidden, new_state = block.resume(self._block_input(layer, hidden, tokens), block_state, mask)
             after.append(new_state)
-        return tokens, RecurrentState(tuple(after))
+            if self._ends_iteration(layer):
+                yield hidden
 
     def resume(
         self, state: RecurrentState, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]
@@ -188,12 +213,25 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
         return self.absorb(state, take(tokens, order[:, :count]))
 
     def peek_layers(self, state: RecurrentState, queries: Float[Tensor, "B Q D"]) -> Iterator[Float[Tensor, "B Q D"]]:
-        for block, block_state in zip(self._blocks(), state.layers, strict=True):
-            queries = block.peek(queries, block_state)
-            yield queries
+        hidden = queries
+        for layer, (block, block_state) in enumerate(zip(self._blocks(), state.layers, strict=True)):
+            hidden = block.peek(self._block_input(layer, hidden, queries), block_state)
+            if self.loops == 1 or self._ends_iteration(layer):
+                yield hidden
 
     def _blocks(self) -> Iterator[RecurrentBlock]:
-        """Yield the layers with their static type."""
-        for block in self.layers:
+        """Yield the layers of all iterations, with their static type."""
+        for block in chain.from_iterable(repeat(self.layers, self.loops)):
             assert isinstance(block, RecurrentBlock)
             yield block
+
+    def _block_input(
+        self, layer: int, hidden: Float[Tensor, "B T _"], tokens: Float[Tensor, "B T D"]
+    ) -> Float[Tensor, "B T _"]:
+        """Return the input of a layer, counted over all iterations, from the output of the layer before it."""
+        iteration, block_index = divmod(layer, len(self.layers))
+        return self.next_input(iteration, hidden, tokens) if iteration and block_index == 0 else hidden
+
+    def _ends_iteration(self, layer: int) -> bool:
+        """Return whether a layer, counted over all iterations, is the last one of an iteration."""
+        return (layer + 1) % len(self.layers) == 0

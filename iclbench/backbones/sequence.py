@@ -7,20 +7,23 @@ of an input and an output, or the events, tokens or vectors of a stream.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
+from pydantic import model_validator
 from torch import Tensor, nn
 
+from iclbench.backbones.base import BackboneSettings
 from iclbench.backbones.causal_trunk import CausalTrunk
 from iclbench.backbones.elements import Elements
 from iclbench.backbones.pair_sequence import Pairs
 from iclbench.backbones.stream_elements import Events, Tokens, Vectors
-from iclbench.core.episodes import Points, take
+from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
-from iclbench.core.settings import BaseSettings
+from iclbench.core.settings import BaseSettings, LoopCount, validate
 from iclbench.core.task import InputKind, TaskShape
 from iclbench.layers.prompt import DatasetMarkers
 
@@ -33,6 +36,28 @@ _ELEMENTS: dict[InputKind, type[Elements[Any]]] = {
     "vectors": Vectors,
 }
 
+_Sequence = TypeVar("_Sequence", bound="SequenceBackbone[Any]")
+
+
+class LoopedSettings(BackboneSettings):
+    """Settings of models whose blocks can be applied several times (`iclbench.layers.loops`)."""
+
+    loops: LoopCount = 1
+    """Iterations of the blocks, with the embedded input added before each iteration (Yang et al. 2023)."""
+    loop_window: LoopCount | None = None
+    """Number of last iterations over which the training loss is averaged; earlier ones have no gradients. By default,
+    all iterations."""
+
+    @model_validator(mode="after")
+    def _check_window(self) -> LoopedSettings:
+        if self.loop_window is not None and self.loop_window > self.loops:
+            raise ValueError(
+                f"backbone.loop_window={self.loop_window} is larger than backbone.loops={self.loops}; use a smaller "
+                "window or more loops"
+            )
+        return self
+
+
 _Settings = TypeVar("_Settings", bound=BaseSettings)
 
 
@@ -43,11 +68,13 @@ class SequenceBackbone(CausalTrunk[_Settings], abstract=True):
 
     Attributes:
         elements: the elements of the task's sequences.
+        loop_window: number of last iterations over which the training loss is averaged.
     """
 
     order = "causal"
     input_kinds = frozenset(_ELEMENTS)
     uses_related = True
+    loop_window = 1
 
     def __init__(self, settings: _Settings, shape: TaskShape, width: int) -> None:
         super().__init__(settings, shape)
@@ -56,6 +83,21 @@ class SequenceBackbone(CausalTrunk[_Settings], abstract=True):
         self.read_out = nn.Linear(width, shape.raw_dim)
         self.uses_related = shape.related > 0
         self.marks = DatasetMarkers(width) if self.uses_related else None
+        self._set_loops(settings)
+
+    def _set_loops(self, settings: _Settings) -> None:
+        if isinstance(settings, LoopedSettings):
+            self.loops, self.loop_window = settings.loops, settings.loop_window or settings.loops
+
+    def with_loops(self: _Sequence, loops: int) -> _Sequence:
+        if self.loops == 1 or not isinstance(self.settings, LoopedSettings):
+            return super().with_loops(loops)
+        changes = {"loops": loops, "loop_window": self.settings.loop_window and min(self.settings.loop_window, loops)}
+        settings = validate(LoopedSettings, changes, f"backbone '{type(self).__name__}'")
+        model = copy(self)  # shares the weights
+        model.settings = self.settings.model_copy(update=settings.model_dump(include=set(changes)))
+        model._set_loops(model.settings)
+        return model
 
     def predict_next(
         self,
@@ -65,14 +107,32 @@ class SequenceBackbone(CausalTrunk[_Settings], abstract=True):
         x_query: Float[Tensor, "batch points dx"] | None = None,
         prefixes: Sequence[int] | None = None,
     ) -> Prediction:
+        raw = self._raw_outputs(points, related, x_query)
+        return self.read(raw if prefixes is None else raw[:, list(prefixes)])
+
+    def _raw_outputs(
+        self, points: Points, related: Points | None, x_query: Float[Tensor, "B N Dx"] | None
+    ) -> Float[Tensor, "B N *window raw"]:
+        """Return the raw outputs at every position; the arguments are those of `predict_next`."""
         if x_query is not None:
             points = points.span(0, x_query.shape[1])  # later points do not affect any query
         # The points are always compacted, because checking whether this is needed would synchronise with the device in
         # every training step.
         points, order = points.compact()
         x_query = None if x_query is None else take(x_query, order)
-        raw = take(self.elements.outputs(self, points, x_query, related), torch.argsort(order, dim=1))
-        return self.read(raw if prefixes is None else raw[:, list(prefixes)])
+        return take(self.elements.outputs(self, points, x_query, related), torch.argsort(order, dim=1))
+
+    def trained_answers(self, episodes: Episodes) -> list[Prediction]:
+        """With loops, return the answers after each iteration of the window."""
+        if self.loops == 1:
+            return super().trained_answers(episodes)
+        model = copy(self)  # shares the weights
+        model.window = self.loop_window
+        context, queries, related = episodes.context, episodes.queries, episodes.related
+        if self.shape.question == "targets":
+            return model.predict_by_layer(context, queries.x, related)[-self.loop_window :]
+        raw = model._raw_outputs(context, related, None if episodes.targets is None else queries.x)
+        return [self.read(outputs) for outputs in raw.unbind(2)]
 
     def condition(self, context: Points, related: Points | None = None) -> State:
         return self.elements.condition(self, context, related)

@@ -18,6 +18,7 @@ from torch import Tensor
 from iclbench.backbones.base import description, split_by_weight_decay
 from iclbench.backbones.mixer_block import MixerBlock, make_norm, residual
 from iclbench.backbones.recurrent import RecurrentBackbone, RecurrentSettings
+from iclbench.backbones.sequence import LoopedSettings
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import plural
 from iclbench.core.settings import PositiveInt
@@ -111,7 +112,7 @@ class MambaFormerSettings(SettingsWithState, SettingsWithRank):
     """Channel MLP of a block: none, gelu, swiglu, relu2."""
 
 
-class HybridSettings(SettingsWithState, SettingsWithRank, SettingsWithFilter):
+class HybridSettings(SettingsWithState, SettingsWithRank, SettingsWithFilter, LoopedSettings):
     """Settings of all mixers, and the mixer of every layer."""
 
     mixers: Annotated[list[Annotated[str, AfterValidator(canonical_name)]], Field(min_length=1)] = [

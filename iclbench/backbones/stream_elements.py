@@ -62,7 +62,7 @@ class StreamElements(Elements[_StreamReadIn]):
         points: Points,
         x_query: Float[Tensor, "B N 0"] | None,
         related: Points | None,
-    ) -> Float[Tensor, "B N raw"]:
+    ) -> Float[Tensor, "B N *window raw"]:
         """Return the raw outputs at every position. The last element is not read."""
         before = self.read_in(model)(points.y[:, :-1])
         tokens = torch.cat([self._start(model, len(points)), before], 1)[:, : points.count]

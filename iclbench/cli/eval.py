@@ -61,6 +61,16 @@ def command(
             "(sklearn.svm:SVR). May be repeated.",
         ),
     ] = None,
+    loops: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--loops",
+            min=1,
+            max=1000,
+            help="Also evaluate a model with backbone.loops with N iterations of the same weights. May be repeated.",
+            metavar="N",
+        ),
+    ] = None,
     method: Annotated[str, typer.Option("--method", help="icl, or deep-thinking, which also evaluates icl.")] = "icl",
     override: Annotated[
         list[str] | None,
@@ -193,6 +203,7 @@ def command(
                 fresh,
                 None if json else remarks,
                 data_changed,
+                list(dict.fromkeys(loops or [])),
             )
         except UsageError as error:
             raise_if_ctrl_c(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -73,6 +74,7 @@ def evaluate_run(
     fresh: bool = False,
     remarks: dict[str, None] | None = None,
     data_changed: bool = False,
+    loops: Sequence[int] = (),
 ) -> int:
     """Evaluate one run on prompts from its own task or from `replacement`. Return the number of failed cells.
 
@@ -84,7 +86,7 @@ def evaluate_run(
     task, family = replacement or (run.config.task, None)
     shifts = shifts_of(run, shift_names, longest, task)
     evaluators = [] if family else evaluators_of(run, evaluator_names or [], task)
-    model_count = 1 if method is None else 2
+    model_count = (1 if method is None else 2) + len(loops)
     names = baseline_names or list({*task.oracles, *task.baselines})
     baseline_count = len(names) + isinstance(family, UserTable) * len({*names} & {*FITTED_ON_ALL_ROWS})
     failed_count = done_count = 0
@@ -103,6 +105,7 @@ def evaluate_run(
             family=family,
             baseline_names=baseline_names,
             method=method,
+            loops=loops,
             lookup=None if fresh else PackedBaselines(context.results),
             fresh=fresh,
             on_start=show_start,

@@ -29,6 +29,7 @@ from iclbench.cli.result_rows import (
 from iclbench.cli.table_board import table_board, table_notes
 from iclbench.cli.terminal import out, print_rows, print_table
 from iclbench.core.metrics import curve_metric, metric
+from iclbench.tables.evaluators import LOOPS
 from iclbench.tables.runs import trained_runs
 
 
@@ -99,7 +100,24 @@ def _read(results: Path, prompt_set: str, omitted_runs: Sequence[str]) -> pd.Dat
 
 def notes(results: Path, values: pd.DataFrame) -> list[str]:
     """Return the lines below the table of one prompt set."""
-    return [*oracle_notes(results, values), *score_notes(values), *target_notes(results, values)]
+    return [*oracle_notes(results, values), *score_notes(values), *target_notes(results, values), *loop_notes(values)]
+
+
+def loop_notes(values: pd.DataFrame) -> list[str]:
+    """Return a note for each run that was evaluated with further numbers of loops: its area, or its log-likelihood or
+    squared error with all related datasets, at each of these numbers."""
+    rows = values[values["axis"].eq(LOOPS).fillna(False) & values["status"].eq("ok")]
+    lines = []
+    for run, run_rows in rows.groupby("run"):
+        metrics = set(run_rows["metric"])
+        name = next((name for name in ("auc", "log_likelihood", "squared_error") if name in metrics), None)
+        if name is None:
+            continue
+        means = run_rows[run_rows["metric"].eq(name)].sort_values(["axis_value", "n_related"])
+        means = means.drop_duplicates("axis_value", keep="last")
+        numbers = [f"{int(n)}: {value:.3f}" for n, value in zip(means["axis_value"], means["value"], strict=True)]
+        lines.append(f"{metric(name).label} of {run} by number of loops: {', '.join(numbers)}")
+    return lines
 
 
 def target_notes(results: Path, values: pd.DataFrame) -> list[str]:

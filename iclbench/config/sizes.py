@@ -296,4 +296,5 @@ def log_once(message: str) -> None:
 
 def _is_size(setting: tuple[str, Any]) -> bool:
     key, value = setting
-    return key == "size" or (isinstance(value, int) and not isinstance(value, bool) and key != "state_budget")
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return key == "size" or (is_number and key not in ("state_budget", "loops", "loop_window"))

@@ -19,6 +19,8 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 # The upper bound is more than any machine can allocate. A mistyped size is then reported as an error in the card.
 PositiveInt = Annotated[int, Field(gt=0, le=1_000_000_000)]
+# Number of iterations of a looped model.
+LoopCount = Annotated[int, Field(gt=0, le=1000)]
 # Number of buckets of a histogram, two of which are tails.
 Buckets = Annotated[int, Field(ge=2, le=100_000)]
 SeedInt = Annotated[int, Field(ge=0, lt=2**63)]

@@ -104,7 +104,7 @@ class CellResult(Generic[P]):
 
 def cell_path(results: Path, contestant: Contestant, prompts: AnyPromptSet, table: str = "values") -> Path:
     """Return the path of one table of a cell."""
-    return results / "tables" / prompts.id / f"{contestant.run}.{table}.parquet"
+    return results / "tables" / prompts.id / f"{contestant.file_name}.{table}.parquet"
 
 
 def cell_hash(contestant: Contestant, prompts: AnyPromptSet) -> str:

@@ -26,6 +26,8 @@ class Contestant:
         device: device of the computation.
         libraries: versions of the libraries that the answers may depend on, which are recorded in the result files.
         folder: folder of the run; if it has been deleted, results are not written. None if the contestant is not a run.
+        coordinate: `axis` and `axis_value` of all rows, if the model is evaluated under a further condition, such as
+            another number of loops. None for the model itself.
     """
 
     name: str
@@ -41,6 +43,12 @@ class Contestant:
     device: str = "cpu"
     libraries: dict[str, str] = field(default_factory=dict)
     folder: Path | None = None
+    coordinate: tuple[str, int] | None = None
+
+    @property
+    def file_name(self) -> str:
+        """The name of the tables, which is `run` with the coordinate."""
+        return self.run if self.coordinate is None else "{}+{}-{}".format(self.run, *self.coordinate)
 
     @property
     def order(self) -> str | None:

@@ -34,6 +34,7 @@ from iclbench.registry import ESTIMATORS, noun_of_points
 from iclbench.store import identity
 from iclbench.store.rates import read_rates
 from iclbench.store.runs import Run
+from iclbench.tables.evaluators import LOOPS
 
 # What each head predicts. Heads that are not listed predict numbers.
 _OUTPUTS = {"categorical": "class labels", "event": "events"}
@@ -204,6 +205,22 @@ def check_data(training_task: TaskConfig, family: Family) -> None:
 def with_training_task(model: PredictorContestant, task: TaskConfig) -> PredictorContestant:
     """Return the contestant with its training task appended to its name."""
     return replace(model, name=f"{model.name}@{task.name}", trained_on=task.name)
+
+
+def with_loops(model: PredictorContestant, loops: int) -> PredictorContestant:
+    """Return the backbone of a run with another number of loops. Its rows have this number on the axis `LOOPS`.
+
+    Raises:
+        UsageError: the backbone has no loops.
+    """
+    assert isinstance(model.predictor, Backbone)
+    try:
+        predictor = model.predictor.with_loops(loops)
+    except UsageError as error:
+        raise UsageError(f"run '{model.run}': {error}", code=error.code) from None
+    coordinate = (LOOPS, loops)
+    model_id = identity.method_id(model.identity, "{}={}".format(*coordinate))
+    return replace(model, predictor=predictor, branches={}, identity=model_id, coordinate=coordinate)
 
 
 def with_deep_thinking(plain: PredictorContestant, method: Method) -> PredictorContestant:

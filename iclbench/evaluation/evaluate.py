@@ -86,15 +86,17 @@ def _tables_of(contestant: PredictorContestant, prompts: PromptSet) -> tuple[cel
             shared,
             lambda load=load: score(replace(contestant, predictor=load(), branches={}), prompts),  # type: ignore[misc]
         )
-        values = tables.frame("values", computed_tables["values"]), _branch_rows(branch_tables["values"], steps)
+        values = tables.frame("values", computed_tables["values"]), _on_axis(branch_tables["values"], BRANCH, steps)
         computed_tables["values"], reason = tables.union("values", values), reason or branch_reason
+    if contestant.coordinate is not None:
+        computed_tables = {"values": _on_axis(computed_tables["values"], *contestant.coordinate)}
     return computed_tables, reason
 
 
-def _branch_rows(values: cells.Rows | pd.DataFrame, steps: int) -> pd.DataFrame:
-    """Return the rows of a branch that cover all episodes, with the number of steps on the axis `BRANCH`."""
+def _on_axis(values: cells.Rows | pd.DataFrame, axis: str, axis_value: int) -> pd.DataFrame:
+    """Return the rows that cover all episodes, with this coordinate."""
     rows = tables.frame("values", values)
-    return rows[rows["axis"].isna()].assign(axis=BRANCH, axis_value=float(steps))
+    return rows[rows["axis"].isna()].assign(axis=axis, axis_value=float(axis_value))
 
 
 def evaluate_cell(results: Path, contestant: PredictorContestant, prompts: PromptSet) -> str | None:
@@ -186,6 +188,7 @@ def evaluate_run(
     family: Family | None = None,
     baseline_names: Sequence[str] | None = None,
     method: Method | None = None,
+    loops: Sequence[int] = (),
     summaries: bool = True,
     lookup: FindPackedCell | None = None,
     fresh: bool = False,
@@ -205,6 +208,7 @@ def evaluate_run(
         family: the family that samples the prompts of `task`, already adapted to the run (for a user's own table).
         baseline_names: baselines and oracles (default: those of the task card).
         method: an additional method with which the run is evaluated.
+        loops: numbers of loops with which the run is also evaluated.
         summaries: whether to write gaps and scores, which compare contestants; a sweep writes them at its end instead.
         lookup: a function that finds finished cells of baselines in packed results.
         fresh: whether to recompute cells that an earlier evaluation copied from packed results.
@@ -214,7 +218,7 @@ def evaluate_run(
 
     Raises:
         DataChangedError: the data differ from the training data, and `data_changed` is False.
-        UsageError: the run is not finished, does not support the method, or does not fit the task.
+        UsageError: the run is not finished, does not support the method, has no loops, or does not fit the task.
     """
     results, data_dir = context.results, context.data_dir
     model = contestants.backbone(run, context.device, data_dir)
@@ -226,6 +230,7 @@ def evaluate_run(
     tests = task.evaluator_names(family, task.evaluators) if evaluators is None else evaluators
     remaining = prompt_sets(task, run.config.preset, shifts, tests, seed, data_dir, family)
     models = [model] if method is None else [model, contestants.with_deep_thinking(model, method)]
+    models += [contestants.with_loops(model, number) for number in dict.fromkeys(loops)]
     while remaining:
         prompts = remaining.pop(0)  # removed from the list, so that the memory of its episodes is freed
         all_contestants = [*models, *contestants.baselines(prompts, baseline_names)]

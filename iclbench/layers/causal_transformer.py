@@ -10,6 +10,7 @@ values.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, repeat
 from typing import ClassVar, Literal
 
 import torch
@@ -28,6 +29,7 @@ from iclbench.layers.key_value_cache import (
     causal_mask_after,
     valid_causal_mask_after,
 )
+from iclbench.layers.loops import Looped
 from iclbench.layers.positions import (
     AddedPositions,
     LearnedPositions,
@@ -47,11 +49,11 @@ ALL_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS = slice(None), slice(0, None, 2), slice(
 _Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor | None]
 
 
-class CausalTransformer(nn.Module):
+class CausalTransformer(Looped, nn.Module):
     """The blocks, final norm and positions of a causal Transformer. A subclass calls `build` in its constructor.
 
     If a subclass also derives from `SequenceBackbone`, which must be listed after this class, the Transformer is its
-    trunk.
+    trunk. With `loops` above 1, keys and values of every iteration are cached separately.
     """
 
     padding: ClassVar[Literal["left", "right"]] = "right"
@@ -95,7 +97,12 @@ class CausalTransformer(nn.Module):
         elif positions == "rotary":
             self.positions = RotaryPositions(width, heads)
 
-    def trunk(self, tokens: Float[Tensor, "B T D"], read: slice = INPUT_TOKENS) -> Float[Tensor, "B N D"]:
+    @property
+    def _depth(self) -> int:
+        """Number of blocks that a token passes, counted once per iteration."""
+        return self.loops * self.layers
+
+    def trunk(self, tokens: Float[Tensor, "B T D"], read: slice = INPUT_TOKENS) -> Float[Tensor, "B N *window D"]:
         """Return the hidden vectors at the tokens `read` of a complete sequence, computed in one pass."""
         length = tokens.shape[1]
 
@@ -104,12 +111,11 @@ class CausalTransformer(nn.Module):
                 return F.scaled_dot_product_attention(q, k, v, is_causal=True)
             return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_mask(length, 0, q.device)[read])
 
-        *_, hidden = self._layers(tokens, [range(length)], attend, read)
-        return self.norm(hidden)
+        return self.read_hidden(self._layers(tokens, [range(length)], attend, read))
 
     def fork(
         self, tokens: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: KeyValueCache | None = None
-    ) -> tuple[Float[Tensor, "B N D"], KeyValueCache | None]:
+    ) -> tuple[Float[Tensor, "B N *window D"], KeyValueCache | None]:
         new, query_count = tokens.shape[1], queries.shape[1]
         cache = None if state is None else GrowingCache(state)
         past = 0 if state is None else state.mask.shape[1]
@@ -127,19 +133,20 @@ class CausalTransformer(nn.Module):
             return torch.cat([token_outputs, query_outputs], 2)
 
         token_positions = [self._positions_after(state, new), self._positions_after(state, query_count, by=2)]
-        *_, hidden = self._layers(torch.cat([tokens, queries], 1), token_positions, attend)
+        layers = self._layers(torch.cat([tokens, queries], 1), token_positions, attend)
+        answers = self.read_hidden(hidden[:, new:] for hidden in layers)
         after = None if cache is None else cache.to_state(tokens.new_ones(len(tokens), new, dtype=torch.bool))
-        return self.norm(hidden[:, new:]), after
+        return answers, after
 
     def start(self, batch: int) -> KeyValueCache:
         weight = self.norm.weight
         empty = weight.new_zeros(batch, self.heads_count, 0, weight.shape[0] // self.heads_count)
         slots = torch.zeros(batch, 0, dtype=torch.bool, device=weight.device)
-        return KeyValueCache((empty,) * self.layers, (empty,) * self.layers, slots)
+        return KeyValueCache((empty,) * self._depth, (empty,) * self._depth, slots)
 
     def advance(
         self, state: KeyValueCache, tokens: Float[Tensor, "B T D"], read: slice = INPUT_TOKENS
-    ) -> tuple[Float[Tensor, "B N D"], KeyValueCache]:
+    ) -> tuple[Float[Tensor, "B N *window D"], KeyValueCache]:
         mask = tokens.new_ones(tokens.shape[:2], dtype=torch.bool)
         visible = causal_mask_after(state, tokens.shape[1])
         hidden, after = self._extend(state, tokens, self._positions_after(state, tokens.shape[1]), mask, visible, read)
@@ -173,7 +180,7 @@ class CausalTransformer(nn.Module):
         mask: Bool[Tensor, "B T"] | None = None,
         read: slice | None = None,
         start: Int[Tensor, "B 1"] | None = None,
-    ) -> tuple[Float[Tensor, "B N D"] | None, KeyValueCache]:
+    ) -> tuple[Float[Tensor, "B N *window D"] | None, KeyValueCache]:
         """Like `resume`, but also return the hidden vectors at the further tokens.
 
         Args:
@@ -202,7 +209,7 @@ class CausalTransformer(nn.Module):
         visible: Bool[Tensor, "*any T held_and_T"] | None,
         read: slice | None = None,
         before: Int[Tensor, "B 1"] | None = None,
-    ) -> tuple[Float[Tensor, "B N D"] | None, KeyValueCache]:
+    ) -> tuple[Float[Tensor, "B N *window D"] | None, KeyValueCache]:
         """Return the hidden vectors at the tokens `read`, and the extended cache. The further tokens attend to the
         `visible` slots; if the cache is empty, None means causal attention. If `read` is None, the last layer computes
         only keys and values."""
@@ -210,7 +217,7 @@ class CausalTransformer(nn.Module):
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
             k, v = cache.add(layer, k, v)
-            if layer < self.layers - 1:
+            if layer < self._depth - 1:
                 return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None)
             if read is None:
                 return None
@@ -218,7 +225,7 @@ class CausalTransformer(nn.Module):
             return F.scaled_dot_product_attention(q, k, v, attn_mask=visible_rows[..., read, :])
 
         hidden = list(self._layers(tokens, [token_positions], attend, ALL_TOKENS if read is None else read))
-        return None if read is None else self.norm(hidden[-1]), cache.to_state(mask, before)
+        return None if read is None else self.read_hidden(hidden), cache.to_state(mask, before)
 
     def peek_layers(self, state: KeyValueCache, queries: Float[Tensor, "B Q D"]) -> Iterator[Float[Tensor, "B Q D"]]:
         visible = state.mask[:, None, None].expand(-1, 1, queries.shape[1], -1)
@@ -238,16 +245,21 @@ class CausalTransformer(nn.Module):
         attend: _Attend,
         read: slice = ALL_TOKENS,
     ) -> Iterator[Float[Tensor, "B T_out D"]]:
-        """Yield the hidden vectors after each block; after the last block, only those at the tokens `read`.
-        `token_positions` holds the positions of consecutive groups of tokens."""
-        hidden, rotation = self._with_positions(tokens, token_positions)
-        for layer, block in enumerate(self.blocks):
+        """Yield the hidden vectors after each block; after the last block, only those at the tokens `read`. With loops,
+        yield the hidden vectors at these tokens after each iteration. `token_positions` holds the positions of
+        consecutive groups of tokens."""
+        embedded, rotation = self._with_positions(tokens, token_positions)
+        hidden, last_layer = embedded, self._depth - 1
+        for layer, block in enumerate(chain.from_iterable(repeat(self.blocks, self.loops))):
             assert isinstance(block, GPT2Block)
+            iteration, block_index = divmod(layer, self.layers)
+            if iteration and block_index == 0:
+                hidden = self.next_input(iteration, hidden, embedded)
             batch, _, width = hidden.shape
             qkv = block.attn.c_attn(block.ln_1(hidden))
             q, k, v = qkv.view(batch, -1, 3, self.heads_count, width // self.heads_count).permute(2, 0, 3, 1, 4)
             q, k = rotate(q, rotation), rotate(k, rotation)
-            if layer == self.layers - 1:
+            if layer == last_layer:
                 q, hidden = q[:, :, read], hidden[:, read]
             mixed = attend(layer, q, k, v)
             if mixed is None:
@@ -255,7 +267,10 @@ class CausalTransformer(nn.Module):
             hidden = hidden + block.attn.c_proj(mixed.transpose(1, 2).flatten(2))
             inner = gelu_tanh(block.mlp.c_fc(block.ln_2(hidden)))
             hidden = hidden + block.mlp.c_proj(inner)
-            yield hidden
+            if self.loops == 1 or layer == last_layer:
+                yield hidden
+            elif block_index == self.layers - 1:
+                yield hidden[:, read]
 
     def _with_positions(
         self, tokens: Float[Tensor, "B T D"], token_positions: Sequence[TokenPositions]

@@ -39,8 +39,8 @@ class GridCell:
         task_config: configuration of the task at the preset.
         preset: the preset.
         config: configuration of the training run; None for baselines and summaries.
-        options: options of the cell as plain values: `shifts`, `evaluators` and `seed` (evaluate), `probe` and
-            `contexts` (probe), `points` (cost).
+        options: options of the cell as plain values: `shifts`, `evaluators`, `seed` and, if there are any, `loops`
+            (evaluate), `probe` and `contexts` (probe), `points` (cost).
         needs: hashes of the cells that must have an outcome before this cell starts.
         reason: why the cell is not applicable; None if it is applicable.
         baseline: name or path of the baseline's card; None if the cell does not evaluate a baseline.
@@ -154,7 +154,8 @@ def _run_cells(run: GridRun) -> Iterator[GridCell]:
         yield GridCell("cost", options={"points": list(run.cost_points)}, **fields)
     fields["needs"] = (train.hash,)
     if run.evaluate:
-        yield GridCell("evaluate", options=_evaluation_options(run), **fields)
+        loops = {"loops": list(run.loops)} if run.loops else {}
+        yield GridCell("evaluate", options=_evaluation_options(run) | loops, **fields)
     for probe in run.probes:
         contexts = [] if probe == "representation" else list(run.contexts or ())
         yield GridCell("probe", options={"probe": probe, "contexts": contexts}, **fields)

@@ -22,7 +22,7 @@ from iclbench.config.resolution import RunConfig, parse_overrides, resolve_run, 
 from iclbench.config.sizes import log_once, missing_size_message
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
-from iclbench.core.settings import BaseSettings, PositiveInt, SeedInt, Unique
+from iclbench.core.settings import BaseSettings, LoopCount, PositiveInt, SeedInt, Unique
 from iclbench.core.trust import UntrustedError
 from iclbench.registry import BACKBONES, canonical_name
 from iclbench.store.rates import read_rates
@@ -68,6 +68,7 @@ class Evaluate(BaseSettings):
             length.
         baselines: baselines that replace the baselines of each task's card. A baseline that does not fit the task is
             omitted. The oracles of the card are always included.
+        loops: numbers of loops with which all runs are also evaluated, with the same weights.
         seed: seed of the prompts. Different seeds give independent prompts.
     """
 
@@ -75,6 +76,7 @@ class Evaluate(BaseSettings):
     shifts_of: dict[str, list[str]] = {}
     extrapolate: dict[PresetName, Length] = {}
     baselines: list[str] = []
+    loops: Annotated[list[LoopCount], Unique] = []
     seed: SeedInt = 0
 
     @field_validator("shifts_of")
@@ -255,6 +257,7 @@ class GridRun:
         evaluate: whether the run is evaluated.
         extrapolate: largest number of examples in the evaluation; None for the training length.
         shifts: shifts of the evaluation, as in `iclbench eval`.
+        loops: numbers of loops of the evaluation, in addition to the number in training.
         baselines: baselines that replace the baselines of the task's card; empty to use those of the card.
         evaluation_seed: seed of the prompts.
         contexts: numbers of examples in context for the probes; None without probes.
@@ -272,6 +275,7 @@ class GridRun:
     evaluate: bool = False
     extrapolate: int | None = None
     shifts: tuple[str, ...] = ()
+    loops: tuple[int, ...] = ()
     baselines: tuple[str, ...] = ()
     evaluation_seed: int = 0
     contexts: tuple[int, ...] | None = None
@@ -300,6 +304,7 @@ class GridRun:
         if self.evaluate:
             max_examples = [] if self.extrapolate is None else [self.extrapolate]
             evaluation = [*_options("--extrapolate", max_examples), *_options("--shift", self.shifts)]
+            evaluation += _options("--loops", self.loops)
             names = (name for name in self.baseline_names if not output_mismatch(name, self.config.task))
             baselines = _options("--baseline", names if self.baselines else ())
             seed_option = _options("--seed", [self.evaluation_seed] if self.evaluation_seed else [])
@@ -479,6 +484,12 @@ def _run(part: GridPart, task: str, backbone: str, config: RunConfig, variant: s
                     f"'{config.task.name}' ({trained_length} examples)",
                     code="bad-value",
                 )
+        if part.evaluate.loops and config.backbone.settings.get("loops", 1) == 1:
+            raise UsageError(
+                f"evaluate.loops: '{backbone}' has no loops; set backbone.loops in overrides.{preset}, or move it to "
+                "another part",
+                code="not-applicable",
+            )
         family = config.task.build()
         shifts = (
             *_shifts(part.evaluate.shifts, family, extrapolate),
@@ -497,6 +508,7 @@ def _run(part: GridPart, task: str, backbone: str, config: RunConfig, variant: s
         evaluate=part.evaluate is not None,
         extrapolate=extrapolate,
         shifts=shifts,
+        loops=tuple(part.evaluate.loops if part.evaluate else ()),
         baselines=tuple(part.evaluate.baselines if part.evaluate else ()),
         evaluation_seed=part.evaluate.seed if part.evaluate else 0,
         contexts=contexts,

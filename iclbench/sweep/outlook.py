@@ -156,6 +156,7 @@ def _has_tables_of_all_prompt_sets(cell: GridCell, context: Context) -> bool:
                 is_done(results, contestants.baselines(prompts, [cell.baseline])[0], prompts) for prompts in sets
             )
         run = contestants.backbone(Run(results / "runs" / cell.run), data_dir=data_dir)
-        return all(is_done(results, run, prompts) for prompts in sets)
+        models = [run, *(contestants.with_loops(run, number) for number in cell.options.get("loops", ()))]
+        return all(is_done(results, model, prompts) for prompts in sets for model in models)
     except IclbenchError:  # the sweep will report it
         return False

@@ -157,7 +157,14 @@ def _evaluate(cell: GridCell, context: Context) -> list[Path]:
         results = evaluate_baseline(context, cell.task_config, cell.preset, cell.baseline, shifts, tests, seed=seed)
     else:
         results = evaluate_run(
-            context, _run(cell, context), shifts, tests, seed=seed, baseline_names=[], summaries=False
+            context,
+            _run(cell, context),
+            shifts,
+            tests,
+            seed=seed,
+            baseline_names=[],
+            loops=cell.options.get("loops", ()),
+            summaries=False,
         )
     return _files(context.results, results)
 

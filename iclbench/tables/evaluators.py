@@ -7,6 +7,8 @@ PROBES = ("probe", "gamma_search")
 # task. Distances by the number of truths have the axis `POOL`, whose value is missing for an unlimited pool.
 SOLUTIONS = "solutions"
 POOL = "pool"
+# The axis of rows of models with another number of loops than in training.
+LOOPS = "loops"
 DIAGNOSTICS = (*PROBES, "rank", "representation", SOLUTIONS)
 # The accuracy that papers plot: the predicted label is the most probable one of the labels that an evaluator allows,
 # not of all outputs of the head.

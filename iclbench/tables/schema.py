@@ -93,7 +93,7 @@ VALUES: dict[str, tuple[str, bool, str]] = {
         True,
         "name of a further coordinate: layer, gd_step, gamma, train_step, branch (steps of a shorter training run that "
         "branched off and decayed its learning rate to 0), pool (number of truths; unlimited if the value is missing), "
-        "passes, demo_seed, order, "
+        "loops (iterations of a looped model, if not those of training), passes, demo_seed, order, "
         "n_context (upper end of a bin of context sizes: 4, 16, 64, ...), stratum:NAME (for the column stratum)",
     ),
     "axis_value": ("Float64", True, "value of the further coordinate"),

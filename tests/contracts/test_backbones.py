@@ -24,6 +24,8 @@ SMALL: dict[str, list[dict[str, object]]] = {
         {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3, "positions": "learned", "max_points": 40},
         {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3, "positions": "sinusoidal", "read_in": "mlp"},
         {"layers": 2, "width": 16, "heads": 2, "init_std": 0.3, "positions": "rotary"},
+        {"layers": 1, "width": 16, "heads": 2, "init_std": 0.3, "positions": "learned", "loops": 3, "loop_window": 2}
+        | {"max_points": 40},
     ],
     "transformer": [{"layers": 2, "width": 16, "heads": 2}],
     "coqe": [
@@ -70,6 +72,7 @@ SMALL: dict[str, list[dict[str, object]]] = {
             "max_points": 60,
         },
         {"layers": 3, "width": 8, "heads": 2, "mixers": ["rwkv7", "attention", "rwkv7"], "norm": "layer"},
+        {"layers": 2, "width": 8, "heads": 2, "mixers": ["deltanet", "attention"], "loops": 3, "loop_window": 2},
     ],
     "mambaformer": [{"layers": 1, "width": 8, "heads": 2, "state": 4}],
     "s4": [{"layers": 2, "width": 8, "state": 8}],

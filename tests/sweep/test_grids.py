@@ -21,6 +21,7 @@ from iclbench.config.cards import card_names, load_baseline, load_task
 from iclbench.config.resolution import family_class, resolve_run
 from iclbench.core.errors import UsageError
 from iclbench.store.runs import check_name
+from iclbench.sweep.cells import grid_cells
 from iclbench.sweep.grids import GridCard, GridPart, GridRun, grid_runs, is_grid, load_grid
 from iclbench.sweep.language_grids import is_language_grid
 from iclbench.training.schedule import learning_rate
@@ -338,6 +339,31 @@ def test_parts_of_a_grid_have_separate_evaluations_probes_and_costs(tmp_path: Pa
     assert other.probes == ("layers", "rank")
 
 
+def test_looped_models_of_a_grid_are_also_evaluated_with_other_numbers_of_loops(tmp_path: Path) -> None:
+    card = CARD | {
+        "tasks": ["linear"],
+        "backbones": ["gpt2"],
+        "presets": ["smoke"],
+        "seeds": [0],
+        "overrides": {"smoke": {"looped": ["backbone.loops=3"]}},
+        "evaluate": {},
+    }
+    plain, looped = (
+        write(tmp_path, card | {"evaluate": {"loops": loops}}, f"{len(loops)}.toml") for loops in ([], [2, 6])
+    )
+    assert [run.loops for path in (plain, looped) for run in grid_runs(path)] == [(), (2, 6)]
+    cells = {path: grid_cells([path]) for path in (plain, looped)}
+    options = [[cell.options.get("loops") for cell in cells[path] if cell.kind == "evaluate"] for path in cells]
+    assert not any(options[0]) and [each for each in options[1] if each] == [[2, 6]]
+    changed = {cell.hash for cell in cells[plain]} ^ {cell.hash for cell in cells[looped]}
+    assert {cell.run for path in cells for cell in cells[path] if cell.hash in changed} == {
+        "linear-gpt2-looped-smoke-s0",
+        "summary",
+    }
+    evaluation = list(next(iter(grid_runs(looped))).commands())[1]
+    assert evaluation.startswith("iclbench eval") and evaluation.endswith("--loops 2 --loops 6")
+
+
 @pytest.mark.slow
 def test_an_added_model_is_trained_once_on_every_task_and_preset_of_a_grid() -> None:
     name = "iclbench.backbones.cnp:CNP"
@@ -458,6 +484,7 @@ def test_the_error_for_an_invalid_card_is_one_line_and_names_its_path(
         ({"evaluate": {"shifts": ["orthant"]}}, ("'orthant'", "'orthants'")),
         ({"tasks": ["tabular"], "evaluate": {"shifts": ["orthants"]}}, ("'orthants'",)),
         ({"evaluate": {"extrapolate": {"small": 20}}}, ("evaluate.extrapolate.small", 20, "'linear'")),
+        ({"evaluate": {"loops": [4]}}, ("evaluate.loops", "'gpt2'", "backbone.loops")),
         ({"evaluate": {"shifts_of": {"linear": ["orthant"]}}}, ("'orthant'", "'orthants'")),
         ({"more": [PART | {"backbones": ["gpt2"]}]}, ("'linear-gpt2-smoke-s0'",)),
         ({"more": [PART | {"evaluate": {"shifts": ["orthant"]}}]}, ("'orthant'", "'orthants'")),
