@@ -90,8 +90,12 @@ def _tokens(values: Any, vocabulary: int) -> Tensor:
 def _vectors(values: Any, dim: int) -> Tensor:
     vectors = plain_numbers("elements", values, "fiu")
     vectors = vectors.reshape(-1, dim) if not vectors.size or (dim == 1 and vectors.ndim == 1) else vectors
-    if vectors.ndim != 2 or vectors.shape[1] != dim or not np.isfinite(vectors).all():
+    if vectors.ndim != 2 or vectors.shape[1] != dim:
         raise UsageError(
-            f"elements: expected finite vectors, (N, {dim}), got an array of shape {vectors.shape}", code="bad-value"
+            f"elements: expected vectors, (N, {dim}), got an array of shape {vectors.shape}", code="bad-value"
+        )
+    if not np.isfinite(vectors).all():
+        raise UsageError(
+            "elements: expected finite numbers only; remove or replace NaN and infinite values", code="bad-value"
         )
     return torch.from_numpy(vectors.astype(np.float64))

@@ -59,7 +59,8 @@ def next_event(
     backbone = backbone_of(model)
     mark_count = backbone.shape.marks
     if mark_count is None:
-        raise UsageError("next_event: the model does not read events; use icl.predict", code="not-applicable")
+        function = "icl.predict" if backbone.shape.x_dim else "icl.next_element"
+        raise UsageError(f"next_event: the model does not read events; use {function}", code="not-applicable")
     event_times = _times(times)
     lines = [
         Line(number, [], list(event))

@@ -7,7 +7,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -17,6 +17,7 @@ from iclbench.backbones.base import Backbone
 from iclbench.cli.terminal import say
 from iclbench.core import limits
 from iclbench.core.errors import DataError, UsageError
+from iclbench.core.file_errors import cannot_read
 from iclbench.core.formats import plural
 from iclbench.core.predictor import State
 from iclbench.core.records import read_about
@@ -70,7 +71,7 @@ def answer_all(
         typer.echo(",".join([*line_format.inputs, *answer_column_names(backbone.shape)]))
     start_time = time.monotonic()
     try:
-        for answer in stream.run(line_format.read(limits.lines(lines, source), source)):
+        for answer in stream.run(line_format.read(_read_lines(lines, source), source)):
             typer.echo(write(answer))
             sys.stdout.flush()
     finally:
@@ -85,6 +86,14 @@ def answer_all(
             f"({stream.points / seconds:.0f} {noun}s/s), {_state_size(stream.state, noun)}"
             + (f" saved to {save}" if save else "")
         )
+
+
+def _read_lines(lines: io.TextIOBase, source: str) -> Iterator[str]:
+    """Yield the lines (`limits.lines`). Raise `DataError` if the file cannot be read."""
+    try:
+        yield from limits.lines(lines, source)
+    except OSError as error:
+        raise cannot_read(Path(source), error, "pass --csv a file, or - for stdin") from error
 
 
 def event_clock(run: Run, backbone: Backbone, start: str | None) -> Clock | None:

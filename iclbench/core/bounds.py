@@ -127,6 +127,17 @@ def _limited_size(description: str) -> Iterator[None]:
             handle.remove()
 
 
+def check_size_of_episodes(episodes: int, points: int, numbers: int) -> None:
+    """Raise `TooLargeError` if episodes are larger than the limit.
+
+    Args:
+        episodes: number of episodes.
+        points: number of points of an episode.
+        numbers: number of inputs and outputs of a point.
+    """
+    limits.check(4 * episodes * points * numbers, f"{episodes:,} episodes of {points:,} points take")
+
+
 def check_task(shape: TaskShape, batch: int, episodes: int, description: str) -> None:
     """Raise `UsageError` if a training batch or the evaluation episodes are larger than the limit.
 

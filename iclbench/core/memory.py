@@ -24,7 +24,10 @@ TRAINING_REMEDY = "a smaller -o train.batch, -o backbone.width or --preset"
 EVALUATION_REMEDY = (
     "fewer points (--extrapolate, --shift points-N), or a run with a smaller -o backbone.width or --preset"
 )
-PROBE_REMEDY = "fewer --tasks, --contexts or --queries, or a run with a smaller -o backbone.width or --preset"
+PROBE_REMEDY = (
+    "a smaller --context, --fit, --tasks, --contexts or --queries, or a run with a smaller -o backbone.width or "
+    "--preset"
+)
 REAL_TABLE_REMEDY = "a table (--csv, --data-dir) with fewer rows or columns, or a machine with more memory"
 RESULT_TABLE_REMEDY = "a results folder with fewer tables, or a machine with more memory"
 COST_REMEDY = (

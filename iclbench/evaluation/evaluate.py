@@ -11,6 +11,7 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.config.resolution import TaskConfig
+from iclbench.core.bounds import check_size_of_episodes
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.files import remove
@@ -132,11 +133,15 @@ def canonical_shifts(task: TaskConfig, names: Sequence[str]) -> list[str]:
 
     Raises:
         UsageError: the family does not have one of the shifts, or a shift does not allow its number of points.
+        TooLargeError: the episodes of a shift are larger than the limit.
     """
     family = task.build()
     shifts = [family.parse_shift(shift) for name in names for shift in (task.shifts if name == "all" else [name])]
     for shift in shifts:
-        family.check_shift(shift, task.point_count(shift.examples or task.points))
+        points = task.point_count(shift.examples or task.points)
+        family.check_shift(shift, points)
+        if shift.examples is not None:
+            check_size_of_episodes(task.episodes, points, family.x_dim + family.y_dim)
     return list(dict.fromkeys(shift.name for shift in shifts))
 
 

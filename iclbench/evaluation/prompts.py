@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from iclbench.config.resolution import TaskConfig
 from iclbench.core.answers import check_episodes
+from iclbench.core.bounds import check_size_of_episodes
 from iclbench.core.episodes import Episodes
 from iclbench.core.guard import guarded
 from iclbench.core.heads import HEADS
@@ -148,6 +149,7 @@ class PromptSet:
     def draw(self, stream: str, episodes: int, points: int) -> Episodes:
         """Sample episodes in blocks from the named random stream, with the family's largest number of related
         datasets."""
+        check_size_of_episodes(episodes, points, self.family.x_dim + self.family.y_dim)
         sizes = [min(BLOCK_SIZE, episodes - start) for start in range(0, episodes, BLOCK_SIZE)]
         return cat([self._block(size, points, stream, index) for index, size in enumerate(sizes)])
 

@@ -62,9 +62,9 @@ class LearnedPositions(AddedPositions):
     def _check(self, last: int) -> None:
         if last >= (rows := len(self.weight)):
             raise UsageError(
-                f"learned positions end at {rows} tokens ({rows // 2} pairs), and the sequence has at least {last + 1} "
-                f"({last // 2 + 1} pairs); use a model with other positions (gpt2, gpt2-rotary; for pairs also coqe, "
-                "coqe-rotary)",
+                f"learned positions end at {rows} tokens, and the sequence has at least {last + 1} (a pair has two "
+                "tokens, and an element of a stream has one); use a model with other positions (gpt2, gpt2-rotary; for "
+                "pairs also coqe, coqe-rotary)",
                 code="not-applicable",
             )
 

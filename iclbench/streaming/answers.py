@@ -54,7 +54,7 @@ def answer_columns(
     """
     parts = [t[0].isfinite().flatten(1).all(1) for t in prediction.tensors().values()]
     is_finite = torch.stack(parts).all(0).tolist()
-    input_name = "x" if clock is None else "time"
+    input_name = "time" if clock is not None else "x" if shape.x_dim else "y"
     columns = {group: values[0].tolist() for group, values in columns_of(prediction, shape).items()}
     for i, is_usable in enumerate(is_finite):
         time, answer = None, {group: rows[i] for group, rows in columns.items()}

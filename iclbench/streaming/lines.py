@@ -121,13 +121,19 @@ class LineFormat:
             return Line(index, x, None)
         y = [self._number(name, field) for name, field in zip(self.outputs, outputs, strict=True)]
         if self.classes is not None and not (y[0].is_integer() and 0 <= y[0] < self.classes):
-            raise DataError(f"{self.outputs[0]} is {outputs[0]}; write an integer from 0 to {self.classes - 1}")
+            raise DataError(f"{self.outputs[0]} is {outputs[0]}; {self._class_advice}")
         return Line(index, x, y)
+
+    @property
+    def _class_advice(self) -> str:
+        assert self.classes is not None
+        return f"write an integer from 0 to {self.classes - 1}, or ? for a query"
 
     def _number(self, column: str, field: str) -> float:
         value = number(field)
         if value is None:
-            raise DataError(f"{column} is {field[:40]!r}, which is not a number; {self.number_advice}")
+            advice = self.number_advice if self.classes is None or column in self.inputs else self._class_advice
+            raise DataError(f"{column} is {field[:40]!r}, which is not a number; {advice}")
         if not math.isfinite(value):
             raise DataError(f"{column} is {field}; write finite numbers only")
         if abs(value) > self.largest_value:

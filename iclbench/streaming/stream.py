@@ -181,8 +181,9 @@ class Stream:
         except IclbenchError as error:
             raise DataError(str(error), code=error.code) from error
         if not all(_is_usable(t) for t in state.tensors().values()):
+            noun = self.backbone.shape.noun
             raise DataError(
-                "the model's state is not finite after this point; check that points are scaled as in training",
+                f"the model's state is not finite after this {noun}; check that {noun}s are scaled as in training",
                 code="not-finite",
             )
         return state
@@ -195,7 +196,10 @@ class Stream:
         context = self._points_before + self.points
         if reason := self.backbone.too_long(context if self._window is None else min(context, self._window)):
             raise self._error_at(
-                queries[0], f"after {plural(context, self.backbone.shape.noun)}: {reason}", "not-applicable"
+                queries[0],
+                f"after {plural(context, self.backbone.shape.noun)}, the model cannot answer: {reason}; use a model "
+                "without this limit, such as gpt2",
+                "not-applicable",
             )
         try:
             with fixed_state(), torch.no_grad(), plugin_errors(self.backbone):

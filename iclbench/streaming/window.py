@@ -30,6 +30,7 @@ from iclbench.core.errors import DataError, UsageError
 from iclbench.core.formats import plural
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
+from iclbench.core.task import InputKind
 from iclbench.registry import BACKBONES
 
 # Number of steps (an update and a removal) after which the state is recomputed.
@@ -77,9 +78,11 @@ class Window:
 
     def __init__(self, backbone: Backbone, size: int, max_steps: int = MAX_STEPS, cheap_size: int = CHEAP_SIZE) -> None:
         if not backbone.removes_points:
+            names, noun = _names_of_backbones_with_window(backbone.shape.inputs), backbone.shape.noun
+            others = f"({names} can)" if names else f"and neither can the other models for {backbone.shape.inputs}"
             raise UsageError(
-                f"--window: this model cannot forget points ({_names_of_backbones_with_window()} can); without "
-                "--window, it uses all points",
+                f"--window: this model cannot forget {noun}s{' ' if names else ', '}{others}; without --window, it "
+                f"uses all {noun}s",
                 code="not-applicable",
             )
         self.backbone = backbone
@@ -150,8 +153,9 @@ def _elementwise_max(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return b if a is None or b is None else torch.maximum(a, b)
 
 
-def _names_of_backbones_with_window() -> str:
-    """Return the names of the shipped backbones that can forget points."""
-    architectures = [name for name in BACKBONES.architectures() if name in BACKBONES.builtin_entries]
-    names = [name for name in architectures if BACKBONES.get(name).removes_points]
-    return " and ".join([", ".join(names[:-1]), names[-1]])
+def _names_of_backbones_with_window(inputs: InputKind) -> str:
+    """Return the names of the shipped backbones that read these inputs and can forget points; empty if there are
+    none."""
+    classes = {name: BACKBONES.get(name) for name in BACKBONES.architectures() if name in BACKBONES.builtin_entries}
+    names = [name for name, cls in classes.items() if cls.removes_points and inputs in cls.input_kinds]
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

@@ -68,7 +68,7 @@ def test_an_empty_stream_has_one_prediction(task: str) -> None:
         ("markov", [0.5], ("tokens",)),
         ("markov", [[0, 1]], ("(1, 2)",)),
         ("linear-system", [[1.0, 2.0]], ("(N, 1)",)),
-        ("linear-system", [float("nan")], ("finite",)),
+        ("linear-system", [float("nan")], ("finite", "NaN")),
     ],
 )
 def test_invalid_elements_are_refused(task: str, elements: object, names: tuple[str, ...]) -> None:
@@ -83,6 +83,10 @@ def test_the_error_for_an_unsuitable_model_names_the_function_to_use() -> None:
         icl.next_element(model("linear"), [0.0])
     with refused("not-applicable", "icl.next_element"):
         icl.predict(model("markov"), [[0.0]], [0], [[0.0]])
+    with refused("not-applicable", "icl.next_element"):
+        icl.next_event(model("markov"), [0.5], [0])
+    with refused("not-finite", "y is scaled"):
+        icl.next_element(model("linear-system"), [1e300])
     long = icl.backbone("gpt2-learned", icl.task("markov", "smoke"), layers=1, width=16, heads=2)
     with refused("not-applicable", "elements"):
         icl.next_element(long, [0] * 40)

@@ -1,12 +1,16 @@
 """`iclbench stream` of runs on streams of tokens and of vectors."""
 
+import errno
+import io
 import json
 from pathlib import Path
 
 import pytest
 
 from iclbench.cli.main import main
+from iclbench.cli.stream_run import _read_lines
 from tests.cli.conftest import Stream
+from tests.refusals import refused
 
 ELEMENTS = {"markov": ["0", "2", "1"], "linear-system": ["0.5", "-0.1", "0.2"]}
 
@@ -62,3 +66,33 @@ def test_a_stream_longer_than_in_training_is_refused_in_one_line_also_after_a_sa
     assert stream(run, [first, first, *others], "--save", state)[0] == 0
     code, out, err = stream(run, ["?", first, "?"], "--state", state)
     assert code == 2 and len(out) == 2 and "line 3: after 5 elements" in err
+
+
+@pytest.mark.parametrize(
+    ("run", "lines", "advice"),
+    [
+        ("markov", ["0", "x"], "an integer from 0 to 2"),
+        ("markov", ["0", "3"], "an integer from 0 to 2"),
+        ("linear-system", ["0.5", "x"], "a number such as 0.5"),
+    ],
+)
+def test_the_error_for_an_invalid_element_says_what_to_write(
+    run: str, lines: list[str], advice: str, stream: Stream
+) -> None:
+    code, _, err = stream(run, lines)
+    assert code == 2 and "line 2" in err and advice in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("run", ELEMENTS)
+def test_windows_are_refused_without_the_names_of_models_that_do_not_read_streams(run: str, stream: Stream) -> None:
+    code, _, err = stream(run, ["?"], "--window", "2")
+    assert code == 2 and "--window" in err and "cnp" not in err
+
+
+def test_a_stream_whose_file_cannot_be_read_to_the_end_is_refused() -> None:
+    class Broken(io.StringIO):
+        def readline(self, size: int | None = -1) -> str:
+            raise OSError(errno.EIO, "Input/output error")
+
+    with refused("unreadable-file", "/mnt/data.csv", "--csv"):
+        list(_read_lines(Broken(), "/mnt/data.csv"))

@@ -16,7 +16,7 @@ from iclbench.config.resolution import resolve_run, resolve_task
 from iclbench.core.context import Context
 from iclbench.evaluation.contestants import adapt_to_task, backbone, baselines
 from iclbench.evaluation.curves import learning_curve
-from iclbench.evaluation.evaluate import evaluate, evaluate_run
+from iclbench.evaluation.evaluate import canonical_shifts, evaluate, evaluate_run
 from iclbench.evaluation.monitor import Monitor
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.solutions import Solutions
@@ -143,3 +143,12 @@ def test_linear_systems_with_a_single_element_have_no_score() -> None:
     (task_slice,) = Results(rows, EpisodeScores((), set()), tables.frame("costs", [])).slices
     assert len(set(task_slice.curves["contestant"])) == len(set(task_slice.summaries["contestant"])) == 5
     assert task_slice.undefined_score("next") == scores["reason"].iloc[0]
+
+
+@pytest.mark.parametrize("name", ["recall", "recall-vectors", "markov", "linear-system"])
+def test_episodes_above_the_size_limit_are_refused_before_they_are_sampled(name: str) -> None:
+    task = resolve_task(name, "smoke", {})[0]
+    with refused("too-large", "64 episodes", "--max-bytes"):
+        canonical_shifts(task, ["points-1000000000"])
+    with refused("too-large", "10,000,000,000 episodes", "--max-bytes"):
+        prompts_of(name).draw("prompts", 10_000_000_000, 32)
