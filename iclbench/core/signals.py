@@ -94,7 +94,8 @@ def sigterm_like_ctrl_c() -> Iterator[None]:
 
 
 def end_with_parent(parent: int) -> None:
-    """End this process when its parent process ends, so that it releases its locks."""
+    """End this process when its parent process ends, so that it releases its locks. On Windows, `os.getppid` does not
+    change, so the process first finishes its current work."""
 
     def watch() -> None:
         while os.getppid() == parent:
