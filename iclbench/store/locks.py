@@ -218,8 +218,8 @@ def _machine() -> str:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process with this id runs on this machine. On Windows, where `os.kill` would end the process, the
-    answer is always True."""
+    """Return whether a process with this id runs on this machine. Always True on Windows, where `os.kill` would end the
+    process."""
     if sys.platform == "win32":
         return True
     try:
