@@ -8,6 +8,9 @@
 # make docs       the pages of docs/ as HTML, below docs/_build (installs Sphinx)
 # make pages      README, guide and findings, rendered from docs/templates
 # make figures    the figures of the README, from the packed results
+# make dist       wheel, source distribution and the archive of the reference results, in dist/ (installs `build`)
+# make reference-archive  the archive of the reference results, in dist/, and its checksum in the package
+# make test-lowest  tests with the lowest versions of all dependencies except torch, in .venv-lowest (Python 3.11 or 3.12)
 # make mutation   changes of the scientific core that no test detects: MUTANTS="iclbench.evaluation.*" (hours for all)
 # make bench      speed as ratios to plain re-implementations
 
@@ -27,7 +30,7 @@ export OMP_WAIT_POLICY := passive
 # The tests start hundreds of processes. Only the first process should compile modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-kernels test-engines test-trackers test-docs docs pages figures mutation lint compiled bench clean
+.PHONY: demo test test-slow test-kernels test-engines test-trackers test-docs test-lowest docs pages figures dist reference-archive mutation lint compiled bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/iclbench demo
@@ -54,6 +57,13 @@ test-trackers: $(VENV)/.installed-trackers
 test-docs: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m docs tests/pages tests/docs tests/test_docstrings.py
 
+# `>=` in the dependencies of pyproject.toml becomes `==`.
+test-lowest:
+	$(PYTHON) -m venv .venv-lowest
+	sed -n '/^dependencies/,/^]/s/^ *"\([a-z0-9-]*\)>=\([0-9.]*\)".*/\1==\2/p' pyproject.toml | grep -v '^torch=' > .venv-lowest/lowest.txt
+	.venv-lowest/bin/python -m pip install --disable-pip-version-check -c constraints.txt -c .venv-lowest/lowest.txt -e ".[dev]"
+	OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest -n $(WORKERS) --dist loadscope -m "not slow and not docs and not engines"
+
 docs: $(VENV)/.installed-docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
@@ -63,6 +73,14 @@ pages: $(VENV)/.installed-dev
 
 figures: $(VENV)/.installed-dev
 	$(BIN)/python -m docs.draw_figures
+
+# The archive is written first, because the wheel contains its checksum.
+dist: reference-archive
+	$(PIP) build
+	$(BIN)/python -m build
+
+reference-archive: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.reference_archive
 
 # Each mutant is run on the tests that call the changed function, the fastest first. A pattern selects mutants; an empty
 # MUTANTS= selects mutants of all modules that are new or have changed.
@@ -126,4 +144,4 @@ $(VENV)/.installed-mutation: $(VENV)/.installed-dev
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist docs/_build docs/reference mutants .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-lowest build dist docs/_build docs/reference mutants .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -31,6 +31,7 @@ COMMANDS = (
     "export",
     "rm",
     "prune",
+    "fetch-reference",
     "check",
     "doctor",
     "lm eval",

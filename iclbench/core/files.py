@@ -55,7 +55,7 @@ def atomic(path: Path, sync: bool = True) -> Iterator[Path]:
             return
         temporary.chmod(mode)  # safetensors creates files that only the owner can read
         if sync:
-            with temporary.open("rb") as file:
+            with temporary.open("r+b") as file:  # Windows syncs only files that are open for writing
                 os.fsync(file.fileno())
         temporary.replace(path)
         if sync:

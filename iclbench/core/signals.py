@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +19,10 @@ _WATCH_SECONDS = 0.5
 @contextmanager
 def defer_signals(*signals: signal.Signals) -> Iterator[None]:
     """Defer these signals in this thread until the end of the block. Processes started in the block never receive them,
-    because they inherit the signal mask."""
+    because they inherit the signal mask. Windows has no signal masks: there, do nothing."""
+    if sys.platform == "win32":
+        yield
+        return
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
@@ -90,7 +94,8 @@ def sigterm_like_ctrl_c() -> Iterator[None]:
 
 
 def end_with_parent(parent: int) -> None:
-    """End this process when its parent process ends, so that it releases its locks."""
+    """End this process when its parent process ends, so that it releases its locks. On Windows, `os.getppid` does not
+    change, so the process first finishes its current work."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -52,6 +52,8 @@ def run_jobs(jobs: Sequence[Callable[[], T]], workers: int) -> Iterator[tuple[in
 
 
 def _run_forked(jobs: Sequence[Callable[[], T]], workers: int) -> Iterator[tuple[int, T]]:
+    if sys.platform == "win32":
+        return
     context = get_context("fork")
     indices, indices_end = os.pipe()
     os.write(indices_end, b"".join(struct.pack("i", index) for index in range(min(len(jobs), _MAX_FORKED))))

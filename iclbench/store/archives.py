@@ -182,13 +182,12 @@ def find(results: Path, name: str) -> Run:
             return _unpack(packed_runs[run_name], run, results)
     if not archives and slash:
         raise UsageError(
-            f"no archives of weights in {results / folder}: the reference weights are in a checkout of "
-            "iclbench (results/reference), not in the installed package; run the command there, or give the results "
-            "folder of a checkout",
+            f"no archives of weights in {results / folder}; iclbench fetch-reference FILE_OR_URL unpacks those of the "
+            "reference results, which a checkout of iclbench contains (results/reference)",
             code="missing-file",
         )
     names = [] if slash else [run.name for run in runs.all_runs(results)]
-    hint = "including packed runs" if archives else "only a checkout of iclbench has the reference weights"
+    hint = "including packed runs" if archives else "iclbench fetch-reference unpacks the reference weights"
     raise UnknownNameError("run", name, [*names, *sorted(packed_names)], hint=f"(in {results}; {hint})")
 
 

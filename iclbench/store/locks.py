@@ -3,23 +3,27 @@
 The operating system releases its locks (`flock`) when a process ends for any reason. Some shared file systems do not
 support such locks (Lustre without `flock`), or do not share them between machines (NFS with `nolock`). On these file
 systems, the lock is a folder with a file that names its owner. The owner touches the file at regular intervals (the
-heartbeat). The lock is stale if the owner is dead, or if the last heartbeat is older than `STALE_SECONDS`.
+heartbeat). The lock is stale if the owner is dead, or if the last heartbeat is older than `STALE_SECONDS`. On Windows,
+which has no `flock`, all locks are folders.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
 import socket
+import sys
 import threading
 import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol, runtime_checkable
+
+if sys.platform != "win32":
+    import fcntl
 
 # Seconds between two heartbeats, and the age of the last heartbeat above which a lock is stale.
 BEAT_SECONDS, STALE_SECONDS = 15.0, 120.0
@@ -48,7 +52,7 @@ class Lock(Protocol):
 
 def lock(path: Path) -> Lock:
     """Return a lock for a path, of a kind that its file system supports."""
-    if os.environ.get(_VARIABLE) == "folders" or not flock_reaches_all_machines(path):
+    if sys.platform == "win32" or os.environ.get(_VARIABLE) == "folders" or not flock_reaches_all_machines(path):
         return FolderLock(path)
     return _FileLock(path)
 
@@ -214,7 +218,10 @@ def _machine() -> str:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process with this id runs on this machine."""
+    """Return whether a process with this id runs on this machine. Always True on Windows, where `os.kill` would end the
+    process."""
+    if sys.platform == "win32":
+        return True
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

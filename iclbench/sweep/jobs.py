@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
+import platform
 import threading
 import time
 import uuid
@@ -150,7 +150,7 @@ def do_bundle(bundle: str, work: str, threads: int) -> dict[str, Any]:
         FileNotFoundError: the folder of the bundle is missing, because the nodes do not share it.
     """
     files = BundleFiles.of(bundle)
-    write_text(files.start_file, json.dumps({"time": time.time(), "node": os.uname().nodename}))
+    write_text(files.start_file, json.dumps({"time": time.time(), "node": platform.node()}))
     error, unfit, outcomes = None, True, files.stored_outcomes()
     try:
         share_cores(threads)

@@ -191,7 +191,8 @@ class _Worker:
         code = self._process.exitcode or 0
         if code >= 0:
             return f"the worker ended (exit code {code})"
-        signal_name = "SIGKILL, out of memory?" if -code == signal.SIGKILL else signal.strsignal(-code)
+        is_kill = -code == getattr(signal, "SIGKILL", None)  # Windows has no SIGKILL
+        signal_name = "SIGKILL, out of memory?" if is_kill else signal.strsignal(-code)
         return f"the worker was killed by signal {-code} ({signal_name})"
 
 

@@ -187,6 +187,11 @@ def check_count(count: int, device: str) -> None:
         raise UsageError(
             f"--processes {count} needs a GPU for each process; pass --device cuda, not {device}", code="conflict"
         )
+    if count > 1 and device.startswith("cuda") and not dist.is_nccl_available():
+        raise UsageError(
+            f"--processes {count} on GPUs needs NCCL, which this build of torch lacks; train in one process",
+            code="not-supported",
+        )
     available = torch.cuda.device_count() if device.startswith("cuda") else max(2, cores.count_available())
     if count > available:
         resource = "GPUs of this machine" if device.startswith("cuda") else "available cores"

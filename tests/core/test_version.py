@@ -59,13 +59,15 @@ def commit_all(root: Path, message: str = "one") -> str:
     return git(root, "rev-parse", "HEAD")
 
 
-def test_the_version_is_defined_only_in_pyproject() -> None:
+def test_pyproject_changelog_and_citation_have_the_same_version_and_date() -> None:
     expected = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     assert iclbench.__version__ == expected
-    names = ["CITATION.cff", "README.md", "CHANGELOG.md", "hatch_build.py"]
-    paths = [*(ROOT / name for name in names), *ROOT.glob("docs/*.md"), *ROOT.glob("iclbench/**/*.py")]
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    fields = dict(re.findall(r"^(version|date-released): (\S+)$", citation, re.MULTILINE))
+    sections = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert fields["version"] == expected and sections[0] == f"{expected} ({fields['date-released']})"
+    paths = [ROOT / "README.md", ROOT / "hatch_build.py", *ROOT.glob("docs/*.md"), *ROOT.glob("iclbench/**/*.py")]
     assert [path for path in paths if expected in path.read_text(encoding="utf-8")] == []
-    assert not re.search(r"^version:", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
 
 
 def test_the_commit_belongs_to_the_checkout_of_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

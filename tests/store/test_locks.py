@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,7 +27,7 @@ bucket /bucket fuse.goofys rw 0 0
 """
 
 
-@pytest.fixture(params=["file", "folder", "unsupported"])
+@pytest.fixture(params=["file", "folder", "unsupported", "windows"])
 def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The path of a lock. Each test runs with file locks, with folder locks, and on a system that does not support
     file locks.
@@ -39,6 +40,8 @@ def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
             raise OSError(errno.ENOSYS, "Function not implemented")
 
         monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    if request.param == "windows":
+        monkeypatch.setattr(locks, "sys", SimpleNamespace(platform="win32"))
     return tmp_path / "lock"
 
 
