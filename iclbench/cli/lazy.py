@@ -32,6 +32,7 @@ COMMANDS = (
     "rm",
     "prune",
     "check",
+    "check-pack",
     "doctor",
     "lm eval",
     "lm tasks",
