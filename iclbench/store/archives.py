@@ -180,7 +180,11 @@ def find(results: Path, name: str) -> Run:
             continue
         packed_names |= {f"{archive.parent.name}/{entry}" for entry in packed_runs}
         if run_name in packed_runs:
-            return unpack(packed_runs[run_name], run, results)
+            was_stored = _exists(run)
+            unpacked = unpack(packed_runs[run_name], run, results)
+            if not was_stored:
+                log.info("run '%s' was unpacked from %s (weights only, without branches and tables)", run_name, archive)
+            return unpacked
     if not archives and slash:
         raise UsageError(
             f"no archives of weights in {results / folder}: the reference weights are in a checkout of "
@@ -227,7 +231,6 @@ def unpack(packed: PackedWeights, run: Run, results: Path) -> Run:
         write_text(run.path / run.UNPACKED, f"{packed.path}\n")
         save_tensors(run.weights, packed.tensors(), metadata, digest=True)
         write_text(run.path / "config.toml", packed.config)
-    log.info("run '%s' was unpacked from %s (weights only, without branches and tables)", run.name, packed.path)
     return Run(run.path)
 
 

@@ -5,8 +5,8 @@ A pack is untrusted. Its files are copied, so that they do not change during the
 safetensors files and cards, none of which can contain code. Code that the cards name is loaded only if the user trusts
 it (`iclbench.core.trust`).
 
-Not compared: seconds and bytes, weights after training that were not drawn for retraining, and results of branches,
-which a pack does not contain.
+Not compared: measured seconds and bytes, training curves of runs that are not drawn for retraining, and results of
+branches, whose weights a pack does not contain.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -60,7 +60,9 @@ _MAX_FILES = 1000
 # The process may take this multiple of the size limit for a file.
 _MEMORY_FACTOR = 16
 _PROVENANCE = ("version", "commit")
-_COMPARED: tuple[TableName, ...] = ("values", "errors", "examples")
+_COMPARED: tuple[TableName, ...] = ("values", "errors", "examples", "costs")
+# Metrics of `costs` that do not depend on the machine. The others are measured, or are in the settings of a run.
+_COUNTED = ("flops", "state_bytes")
 
 
 def check_pack(pack: Path, n: int, context: Context, max_seconds: float) -> Iterator[str]:
@@ -196,7 +198,8 @@ class _Pack:
         for model, numbers in seeds.items():
             if missing := set(range(max(numbers))) - set(numbers):
                 raise IclbenchError(
-                    f"missing seed: the card trains '{name(model)}' with seeds {sorted(numbers)}, without {min(missing)}",
+                    f"missing seed: the card trains '{name(model)}' with seeds {sorted(numbers)}, but not with "
+                    f"{min(missing)}",
                     code="missing-value",
                 )
         return f"seeds and budgets: {plural(len(seeds), 'model')}, {plural(len(self.runs), 'run')}"
@@ -215,9 +218,18 @@ class _Pack:
                         f"'{config.preset}' has {expected}",
                         code="settings-changed",
                     )
+        model = config.build(config.task.build(self.context.data_dir))
+        encoder, total_steps = model.encoder_parameter_count, config.train.total_steps
+        counts = {"parameters": model.parameter_count, "encoder_parameters": encoder, "steps": total_steps}
+        costs = self._rows("costs", f"{config.task.name}-{config.preset}")
+        for metric, value in costs.loc[costs["run"].eq(run.name), ["metric", "value"]].itertuples(index=False):
+            if value != counts.get(metric, value):
+                raise IclbenchError(
+                    f"edited value: costs gives '{name(run.name)}' {value:g} {metric}, and it has {counts[metric]}",
+                    code="bad-data",
+                )
         if preset.budget is not None:
-            model = config.build(config.task.build(self.context.data_dir))
-            size = model.parameter_count - model.encoder_parameter_count
+            size = model.parameter_count - encoder
             if abs(deviation(size, preset.budget)) > BUDGET_TOLERANCE:
                 raise IclbenchError(
                     f"other budget: '{name(run.name)}' has {integer(size)} parameters, and preset '{config.preset}' "
@@ -242,6 +254,11 @@ class _Pack:
                 )
             if status == "done" and computes_scores(cell):
                 self._check_prompts(cell)
+        runs = {cell.run for cell in self.cells}
+        for rows in (frame for file, frame in self.frames.items() if ".costs." in file or ".values." in file):
+            own = rows[cell_kinds(rows).eq("train")] if "evaluator" in rows else rows
+            if len(unknown := own[~own["run"].isin(runs)]):
+                raise IclbenchError(f"the card does not contain '{name(unknown['run'].iloc[0])}'", code="bad-data")
         if len(others):
             run, kind = others.iloc[0][["run", "kind"]]
             raise IclbenchError(f"the card does not contain {name(kind)} of '{name(run)}'", code="bad-data")
@@ -271,8 +288,8 @@ class _Pack:
         for target, trained, current in trained_and_current_codes(config):
             if trained != current:
                 raise IclbenchError(
-                    f"other code: '{name(cell.run)}' was trained with code {name(trained)} of '{name(target)}', and this "
-                    f"is {name(current)}",
+                    f"other code: '{name(cell.run)}' was trained with code {name(trained)} of '{name(target)}', and "
+                    f"the code here is {name(current)}",
                     code="code-changed",
                 )
         if packed.training_id != identity.weights_id(cell.config):
@@ -317,8 +334,8 @@ class _Pack:
             packed = self._entries(cell.group).get(cell.run)
             if packed is None:
                 raise IclbenchError(
-                    f"the pack has no weights of '{name(cell.run)}'; add seed {cell.seed} to `weights` of the grid card, "
-                    "and pack again",
+                    f"the pack has no weights of '{name(cell.run)}'; add seed {cell.seed} to `weights` of the grid "
+                    "card, and pack again",
                     code="missing-file",
                 )
             self._check_training(cell, packed)
@@ -329,7 +346,7 @@ class _Pack:
 
     def evaluate(self, max_seconds: float) -> Iterator[str]:
         """Recompute all cells from the packed weights, pack the results, and compare the tables."""
-        cells = [cell for cell in self.cells if cell.kind in ("evaluate", "probe") and self.store.state(cell) == "done"]
+        cells = [cell for cell in self.cells if cell.kind != "train" and self.store.state(cell) == "done"]
         context = replace(self.context, results=self.results)
         with Workers(context.threads, max_seconds) as workers:
             for cell in cells:
@@ -361,7 +378,7 @@ class _Pack:
                     code="bad-data",
                 )
         count = len(verified)
-        runs = ", ".join(f"'{name(each.cell.run)}'" for each in verified)
+        runs = ", ".join(sorted(f"'{name(each.cell.run)}'" for each in verified))
         chance = (
             "all trainings were recomputed"
             if count == total
@@ -377,16 +394,20 @@ def _compare(group: str, table: TableName, stored: pd.DataFrame, computed: pd.Da
     Raises:
         IclbenchError: the tables differ in more than small differences of numbers.
     """
-    if table == "values":  # a pack does not contain the weights during training
+    if table == "values":  # a pack does not contain weights of branches, or from before the end of training
         stored, computed = (
             rows[cell_kinds(rows).ne("train") & rows["axis"].ne("branch").fillna(True)] for rows in (stored, computed)
         )
-    elif "run" in stored and table == "errors":
-        stored, computed = (rows.reset_index(drop=True) for rows in (stored, computed))
+    if table == "costs":
+        stored, computed = (
+            rows[rows["metric"].isin(_COUNTED)].assign(device="", threads=0) for rows in (stored, computed)
+        )
     difference = first_difference(stored, computed, table, _PROVENANCE)
     if difference is None:
         return 0.0
-    share = (share_of_interval if table == "values" else partial(share_of_spread, table=table))(stored, computed)
+    share = None
+    if table != "costs":
+        share = (share_of_interval if table == "values" else partial(share_of_spread, table=table))(stored, computed)
     if share is None or share >= NEGLIGIBLE:
         raise IclbenchError(
             f"edited value: {group}.{table}.parquet differs from the recomputed table: {difference}", code="bad-data"

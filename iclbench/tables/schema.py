@@ -338,8 +338,8 @@ COMPARISON_METRICS = ("score", "gap", "gap_joint", "log_likelihood_adjusted")
 # Metrics of the question `targets` that are compared with the same metric of an oracle, episode by episode.
 LIKELIHOODS = ("log_likelihood", "log_likelihood_joint")
 
-# Names in packed tables are cut to this number of characters when they are shown, and texts for readers to four times as
-# many. Columns that are read by code are not cut.
+# Names in packed tables are cut to this number of characters before they are shown, and texts for readers to four times
+# this number. Columns that are read by code are not cut.
 MAX_NAME = 64
 _TEXTS = {"reason": 4 * MAX_NAME, "hardware": 4 * MAX_NAME}
 _CODE_COLUMNS = ("cell", "files", "metrics", "libraries")
