@@ -33,6 +33,7 @@ COMMANDS = (
     "prune",
     "fetch-reference",
     "check",
+    "check-pack",
     "doctor",
     "lm eval",
     "lm tasks",

@@ -163,7 +163,7 @@ def command(
         context, store = Context(results, data_dir, device_type), CellStore(results)
         cells = selected_cells(preset, tasks, cells_of(grid, add or [], results))
         if pack is not None:
-            sweep_results.print_packed(cells, store, pack, json, replace)
+            sweep_results.print_packed(grid, cells, store, pack, json, replace)
             return
         if verify is not None:
             if not sweep_results.print_verified(cells, store, verify, verify_seed, context, json):

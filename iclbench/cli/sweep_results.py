@@ -14,18 +14,25 @@ from iclbench.store.cells import CellStore
 from iclbench.store.state import state_label
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.pack import pack
+from iclbench.sweep.pack_cards import write_cards
 from iclbench.sweep.verify import VerifiedCell, verify
 
 
 def print_packed(
-    cells: Sequence[GridCell], store: CellStore, folder: Path, json: bool = False, replace: bool = False
+    grids: Sequence[str],
+    cells: Sequence[GridCell],
+    store: CellStore,
+    folder: Path,
+    json: bool = False,
+    replace: bool = False,
 ) -> None:
-    """Pack the results of the cells, and print the number and size of the files."""
+    """Pack the results of the cells with the cards of the grids, and print the number and size of the files."""
     files = pack(cells, store, folder, replace)
     if not files:
         raise UsageError(
             f"nothing to pack: no cell of this grid is in {store.results}; sweep it first", code="nothing-to-do"
         )
+    files += write_cards(grids, [cell.preset for cell in cells], store.results, folder)
     counts = Counter(state_label(store.state(cell)) for cell in cells)
     if json:
         sizes = {str(path): path.stat().st_size for path in files}

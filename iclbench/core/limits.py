@@ -12,6 +12,7 @@ import errno
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BufferedReader, TextIOBase
 from pathlib import Path
 
@@ -74,6 +75,26 @@ def check(size: int, beginning: str) -> None:
     """
     if size > max_bytes():
         raise TooLargeError(f"{beginning} {nbytes(size)}, more than the {nbytes(max_bytes())} allowed; {ADVICE}")
+
+
+@contextmanager
+def process_memory(factor: int) -> Iterator[None]:
+    """Within the block, limit the memory of this process and of processes that it starts to a multiple of the limit for
+    a file. Without effect on Windows, which has no such limit."""
+    try:
+        import resource
+    except ImportError:
+        yield
+        return
+    previous = resource.getrlimit(resource.RLIMIT_DATA)
+    size = factor * max_bytes()
+    for limit in previous:
+        size = size if limit == resource.RLIM_INFINITY else min(size, limit)
+    resource.setrlimit(resource.RLIMIT_DATA, (size, previous[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, previous)
 
 
 def too_large(subject: str, limit: int) -> TooLargeError:

@@ -160,7 +160,7 @@ def load_results(results: Path, tasks: Sequence[str] = (), contestants: Sequence
     costs, examples, cells = (
         _read(table, results, problems, retrained_names) for table in ("costs", "examples", "cells")
     )
-    trials = tables.read_all("trials", results, problems)
+    trials = tables.union("trials", [tables.read_all("trials", results, problems, packed) for packed in (False, True)])
     if tasks:
         costs, examples, cells = (rows[rows["task"].isin(list(tasks))] for rows in (costs, examples, cells))
     is_language = values["preset"] == PRESET
@@ -303,7 +303,10 @@ def _episode_errors(
             continue
         try:
             rows = tables.read("errors", path)
-            yield rows[~rows["run"].isin(list(retrained_names))] if tables.is_packed(path, results) else rows
+            if tables.is_packed(path, results):
+                rows = tables.with_short_names(rows)
+                rows = rows[~rows["run"].isin(list(retrained_names))]
+            yield rows
         except tables.TableError as error:
             log.warning("skipped: %s", error)
             problems.append(error)

@@ -54,15 +54,16 @@ class PackedWeights:
     @property
     def trained_part(self) -> dict[str, Any]:
         """The part of the configuration on which the weights depend."""
-        return self._run_config.trained_part
+        return self.run_config.trained_part
 
     @property
     def training_id(self) -> str:
         """The identity of the training run. It is the same if a setting is omitted or has its default value."""
-        return identity.weights_id(self._run_config)
+        return identity.weights_id(self.run_config)
 
     @cached_property
-    def _run_config(self) -> RunConfig:
+    def run_config(self) -> RunConfig:
+        """The configuration. `UsageError` is raised if it is not valid."""
         return validate(RunConfig, tomllib.loads(self.config), f"{self.path}, run '{self.name}'")
 
     @property
@@ -179,7 +180,11 @@ def find(results: Path, name: str) -> Run:
             continue
         packed_names |= {f"{archive.parent.name}/{entry}" for entry in packed_runs}
         if run_name in packed_runs:
-            return _unpack(packed_runs[run_name], run, results)
+            was_stored = _exists(run)
+            unpacked = unpack(packed_runs[run_name], run, results)
+            if not was_stored:
+                log.info("run '%s' was unpacked from %s (weights only, without branches and tables)", run_name, archive)
+            return unpacked
     if not archives and slash:
         raise UsageError(
             f"no archives of weights in {results / folder}; iclbench fetch-reference FILE_OR_URL unpacks those of the "
@@ -207,7 +212,7 @@ def _exists(run: Run) -> bool:
     return (run.path / "config.toml").is_file() and (run.is_finished or not run.is_unpacked)
 
 
-def _unpack(packed: PackedWeights, run: Run, results: Path) -> Run:
+def unpack(packed: PackedWeights, run: Run, results: Path) -> Run:
     """Unpack a run into its folder, unless the run exists. The configuration is written last, so that a folder with
     incomplete files does not count as a run."""
     check(packed.path)
@@ -225,7 +230,6 @@ def _unpack(packed: PackedWeights, run: Run, results: Path) -> Run:
         write_text(run.path / run.UNPACKED, f"{packed.path}\n")
         save_tensors(run.weights, packed.tensors(), metadata, digest=True)
         write_text(run.path / "config.toml", packed.config)
-    log.info("run '%s' was unpacked from %s (weights only, without branches and tables)", run.name, packed.path)
     return Run(run.path)
 
 

@@ -333,14 +333,14 @@ def _is_row_of(table: TableName, rows: pd.DataFrame, cell: GridCell) -> pd.Serie
         return rows["kind"].eq("prompts")
     if table != "values":
         return rows["run"].eq(cell.run)
-    kinds = _cell_kinds(rows)
+    kinds = cell_kinds(rows)
     if cell.is_summary:
         return kinds.eq(SUMMARY)
     # The reference levels of probes are shared by all probes.
     return kinds.eq(cell.kind) & (rows["run"].eq(cell.run) | (kinds.eq("probe") & rows["kind"].ne("backbone")))
 
 
-def _cell_kinds(values: pd.DataFrame) -> pd.Series:
+def cell_kinds(values: pd.DataFrame) -> pd.Series:
     """Return the kind of cell that each row of `values` belongs to: train, evaluate, probe or summary."""
     summary = (
         values["metric"].isin(tables.COMPARISON_METRICS) | values["run"].eq("chance") | values["kind"].eq("published")
@@ -363,7 +363,7 @@ class _PairedErrors:
     """
 
     def __init__(self, values: pd.DataFrame) -> None:
-        unshifted = values[values["shift"].eq("none") & _cell_kinds(values).isin(["evaluate", SUMMARY])]
+        unshifted = values[values["shift"].eq("none") & cell_kinds(values).isin(["evaluate", SUMMARY])]
         self._paired_prompt_sets = set(unshifted["prompt_set"].dropna())
         is_oracle = values["kind"].eq("oracle") & values["metric"].eq("log_likelihood") & values["n_related"].notna()
         self._oracle_prompt_sets = set(values.loc[is_oracle, "prompt_set"])

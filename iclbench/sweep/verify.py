@@ -3,7 +3,7 @@
 Different processors, and libraries that choose their kernels by processor, sum numbers in different orders. A second
 criterion therefore allows small differences: each value of an evaluation, and each end of its interval, may differ by
 less than a tenth of the half-width of the interval. This is less than the effect of sampling other episodes. Training
-curves have no intervals, so the criterion does not apply to them.
+curves have no intervals, so their values may differ by less than a tenth of the standard deviation of the curve.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from iclbench import __version__, tables
 from iclbench.core import kernels, machine
 from iclbench.core.context import Context
 from iclbench.core.errors import DataError, IclbenchError
-from iclbench.core.formats import plural
+from iclbench.core.formats import plural, seconds
 from iclbench.store.cells import CellStore
 from iclbench.store.outcome import Outcome
 from iclbench.sweep.cells import GridCell
@@ -50,8 +50,8 @@ class VerifiedCell:
         cell: the evaluation.
         rows: number of compared rows of `values`, including the rows of the training run.
         difference: the first difference; None if all rows are equal to the last digit.
-        share: the largest difference, as a share of the half-width of the interval of its row. It is None if nothing
-            differs, or if anything differs except training curves and numbers with intervals.
+        share: the largest difference, as a share of the half-width of the interval of its row or, for training curves,
+            of the standard deviation of the curve. It is None if nothing differs, or if anything else differs.
         environment: differences in hardware, kernels, threads or libraries between the environment of the stored cells
             (the evaluation and its training) and the current one. If there are any, values may differ by rounding.
         seconds: seconds that the recomputation took.
@@ -76,7 +76,14 @@ class VerifiedCell:
         return self.is_equal or (self.share is not None and self.share < NEGLIGIBLE)
 
 
-def verify(cells: Sequence[GridCell], store: CellStore, n: int, seed: int, context: Context) -> Iterator[VerifiedCell]:
+def verify(
+    cells: Sequence[GridCell],
+    store: CellStore,
+    n: int,
+    seed: int,
+    context: Context,
+    max_seconds: float | None = None,
+) -> Iterator[VerifiedCell]:
     """Recompute n random finished evaluations, each in a temporary folder, and compare their rows.
 
     Stored weights are not used: runs are trained again from their frozen configuration. Each cell is computed in a
@@ -88,12 +95,14 @@ def verify(cells: Sequence[GridCell], store: CellStore, n: int, seed: int, conte
         n: number of evaluations. If fewer are finished, all of them are recomputed.
         seed: seed of the selection.
         context: device, threads and data sets. Its results folder is not changed.
+        max_seconds: time limit for a training run or an evaluation (default: no limit). A cell that takes longer
+            counts as different.
 
     Raises:
         IclbenchError: no finished evaluation has available data.
     """
     by_hash = {cell.hash: cell for cell in cells}
-    with _Workers(context.threads) as workers:
+    with Workers(context.threads, max_seconds) as workers:
         sample = sample_cells(cells, store, n, seed, context)
         for cell in sample:
             verified = _verify_cell([*(by_hash[need] for need in cell.needs), cell], store, context, workers)
@@ -114,14 +123,19 @@ def sample_cells(cells: Sequence[GridCell], store: CellStore, n: int, seed: int,
     return random.Random(seed).sample(sorted(evaluations, key=lambda cell: cell.hash), min(n, len(evaluations)))
 
 
-class _Workers:
-    """Worker processes, one for each instruction set, since a process cannot change its CPU kernels."""
+class Workers:
+    """Worker processes, one for each instruction set, since a process cannot change its CPU kernels.
 
-    def __init__(self, threads: int) -> None:
-        self._threads = threads
+    Args:
+        threads: number of torch threads of each process.
+        max_seconds: time limit for a cell (default: no limit).
+    """
+
+    def __init__(self, threads: int, max_seconds: float | None = None) -> None:
+        self._threads, self._max_seconds = threads, max_seconds
         self._pools: dict[str, LocalPool] = {}
 
-    def __enter__(self) -> _Workers:
+    def __enter__(self) -> Workers:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -133,7 +147,10 @@ class _Workers:
         if instruction_set not in self._pools:
             self._pools[instruction_set] = LocalPool([(self._threads, None, instruction_set)], set_up)
         try:
-            return self._pools[instruction_set].submit(work, cell, context).result()
+            return self._pools[instruction_set].submit(work, cell, context).result(self._max_seconds)
+        except TimeoutError:
+            self._pools.pop(instruction_set).stop(0)
+            return Outcome("failed", f"it took longer than {seconds(self._max_seconds or 0)}")
         except WorkerDiedError as error:
             return Outcome("failed", str(error))
 
@@ -147,7 +164,7 @@ def _has_data(cell: GridCell, context: Context) -> bool:
     return True
 
 
-def _verify_cell(cells: Sequence[GridCell], store: CellStore, context: Context, workers: _Workers) -> VerifiedCell:
+def _verify_cell(cells: Sequence[GridCell], store: CellStore, context: Context, workers: Workers) -> VerifiedCell:
     """Recompute cells, the last of which needs the others, and compare their rows with the stored ones."""
     start = time.perf_counter()
     rows, difference = 0, None
@@ -156,7 +173,7 @@ def _verify_cell(cells: Sequence[GridCell], store: CellStore, context: Context, 
     with tempfile.TemporaryDirectory(prefix="iclbench-verify-") as folder:
         new_store = CellStore(Path(folder))
         for cell in cells:
-            instruction_set = kernels.closest(_kernels(store, cell))
+            instruction_set = recorded_kernels(store, cell)
             environment |= dict.fromkeys(_environment_differences(store, cell, context, instruction_set))
             outcome = workers.work(cell, replace(context, results=new_store.results), instruction_set)
             if outcome.status != "done":
@@ -183,20 +200,27 @@ def _verify_cell(cells: Sequence[GridCell], store: CellStore, context: Context, 
             prompt_sets = new_rows["prompt_set"].dropna()
             stored_rows = stored_rows[stored_rows["prompt_set"].isna() | stored_rows["prompt_set"].isin(prompt_sets)]
             difference = difference or first_difference(stored_rows, new_rows)
-            shares.append(share_of_interval(stored_rows, new_rows, has_intervals=cell.kind != "train"))
+            share_of = share_of_spread if cell.kind == "train" else share_of_interval
+            shares.append(share_of(stored_rows, new_rows))
     share = None if None in shares else max((each for each in shares if each is not None), default=0.0)
-    seconds = time.perf_counter() - start
-    return VerifiedCell(cells[-1], rows, difference, share if difference else None, tuple(environment), seconds)
+    return VerifiedCell(
+        cells[-1], rows, difference, share if difference else None, tuple(environment), time.perf_counter() - start
+    )
 
 
-def first_difference(stored: pd.DataFrame, computed: pd.DataFrame) -> str | None:
-    """Compare two tables of values. Return None if they are equal, and otherwise one line with the first row and column
-    in which they differ, and the largest difference of numbers in this column.
+def first_difference(
+    stored: pd.DataFrame,
+    computed: pd.DataFrame,
+    table: tables.TableName = "values",
+    ignored: Collection[str] = _PROVENANCE,
+) -> str | None:
+    """Compare the rows of two tables. Return None if they are equal, and otherwise one line with the first row and
+    column in which they differ, and the largest difference of numbers in this column.
 
-    Numbers are equal if all their digits are equal.
+    Numbers are equal if all their digits are equal. Columns in `ignored` are not compared.
     """
-    keys = tables.key_columns("values")
-    columns = [name for name in tables.VALUES if name not in (*keys, *_PROVENANCE)]
+    keys = tables.key_columns(table)
+    columns = [name for name in tables.SCHEMAS[table] if name not in (*keys, *ignored)]
     sides = [frame.set_index(keys)[columns] for frame in (stored, computed)]
     for left, right, side in ((sides[1], sides[0], "only recomputed"), (sides[0], sides[1], "only stored")):
         unmatched = left.index.difference(right.index, sort=False)
@@ -214,30 +238,57 @@ def first_difference(stored: pd.DataFrame, computed: pd.DataFrame) -> str | None
     return None
 
 
-def share_of_interval(stored: pd.DataFrame, computed: pd.DataFrame, has_intervals: bool = True) -> float | None:
+def share_of_interval(stored: pd.DataFrame, computed: pd.DataFrame) -> float | None:
     """Return the largest difference of a value, or of an end of its interval, as a share of the stored half-width.
 
-    Return None if the tables differ in anything else, or in a row without an interval. Without `has_intervals`, all
-    differences of numbers count as 0.
+    Return None if the tables differ in anything else, or in a row without an interval.
     """
-    keys = tables.key_columns("values")
+    if (sides := _aligned_numbers("values", stored, computed)) is None:
+        return None
+    half_widths = (sides[0][:, 2] - sides[0][:, 1]) / 2
+    return _largest_share(*sides, half_widths)
+
+
+def share_of_spread(stored: pd.DataFrame, computed: pd.DataFrame, table: tables.TableName = "values") -> float | None:
+    """Return the largest difference of a number, as a share of the standard deviation of the computed values of the
+    same training curve, of the same scores of episodes, or of the same figure.
+
+    Return None if the tables differ in anything else, or where the values do not vary.
+    """
+    if (sides := _aligned_numbers(table, stored, computed)) is None:
+        return None
+    keys = tables.key_columns(table)
+    by = [key for key in keys if key not in ("axis_value", "episode", "set", "point")]
+    values = computed.set_index(keys).sort_index().reset_index()
+    spread = values.groupby(by, dropna=False)["value"].transform(lambda column: column.std(ddof=0))
+    return _largest_share(*sides, spread.to_numpy(float, na_value=np.nan))
+
+
+def _aligned_numbers(
+    table: tables.TableName, stored: pd.DataFrame, computed: pd.DataFrame
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the measured numbers of both tables, with rows in the same order; None if the tables differ in their keys,
+    in other columns, or in which numbers are finite."""
+    keys, schema = tables.key_columns(table), tables.SCHEMAS[table]
     a, b = (frame.set_index(keys).sort_index() for frame in (stored, computed))
     if not a.index.equals(b.index):
         return None
-    texts = [name for name in tables.VALUES if name not in (*keys, *_PROVENANCE, *_NUMBERS)]
+    numbers = [name for name in _NUMBERS if name in schema]
+    texts = [name for name in schema if name not in (*keys, *_PROVENANCE, *numbers)]
     if not all((a[name].eq(b[name]).fillna(False) | (a[name].isna() & b[name].isna())).all() for name in texts):
         return None
-    old, new = (frame[list(_NUMBERS)].to_numpy(float, na_value=np.nan) for frame in (a, b))
-    if not np.array_equal(np.isfinite(old), np.isfinite(new)):
-        return None
+    old, new = (frame[numbers].to_numpy(float, na_value=np.nan) for frame in (a, b))
+    return (old, new) if np.array_equal(np.isfinite(old), np.isfinite(new)) else None
+
+
+def _largest_share(old: np.ndarray, new: np.ndarray, scale: np.ndarray) -> float | None:
+    """Return the largest difference in a row, as a share of the scale of the row; None if a row with a difference has
+    no positive scale."""
     distance = np.nan_to_num(np.abs(new - old)).max(1)
-    half_widths = (old[:, 2] - old[:, 1]) / 2
-    if not has_intervals or not distance.any():
-        return 0.0
     is_changed = distance > 0
-    return (
-        float((distance[is_changed] / half_widths[is_changed]).max()) if (half_widths[is_changed] > 0).all() else None
-    )
+    if not is_changed.any():
+        return 0.0
+    return float((distance[is_changed] / scale[is_changed]).max()) if (scale[is_changed] > 0).all() else None
 
 
 def _row_name(keys: Sequence[str], values: Sequence[object]) -> str:
@@ -245,10 +296,10 @@ def _row_name(keys: Sequence[str], values: Sequence[object]) -> str:
     return ", ".join(f"{key} {value}" for key, value in zip(keys, values, strict=True) if not pd.isna(value))  # type: ignore[call-overload]
 
 
-def _kernels(store: CellStore, cell: GridCell) -> str | None:
-    """Return the kernels that are recorded in a cell's row; None if the row has none."""
+def recorded_kernels(store: CellStore, cell: GridCell) -> str:
+    """Return the kernels that are recorded in a cell's row, or the closest ones that this processor supports."""
     recorded = store.rows["kernels"].get(cell.hash)
-    return None if pd.isna(recorded) else str(recorded)
+    return kernels.closest(None if pd.isna(recorded) else str(recorded))
 
 
 def _environment_differences(

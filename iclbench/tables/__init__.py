@@ -34,6 +34,7 @@ from iclbench.tables.schema import (
     ERRORS,
     EXAMPLES,
     LIKELIHOODS,
+    MAX_NAME,
     SCHEMA_VERSION,
     SCHEMAS,
     TRIALS,
@@ -45,6 +46,7 @@ from iclbench.tables.schema import (
     union,
     validate,
     with_python_strings,
+    with_short_names,
 )
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "ERRORS",
     "EXAMPLES",
     "LIKELIHOODS",
+    "MAX_NAME",
     "SCHEMAS",
     "SCHEMA_VERSION",
     "TRIALS",
@@ -76,5 +79,6 @@ __all__ = [
     "union",
     "validate",
     "with_python_strings",
+    "with_short_names",
     "write",
 ]

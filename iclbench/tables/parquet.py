@@ -15,7 +15,16 @@ import pyarrow.parquet as pq
 from iclbench.core import digests, limits
 from iclbench.core.files import atomic
 from iclbench.core.memory import RESULT_TABLE_REMEDY, memory_advice
-from iclbench.tables.schema import SCHEMA_VERSION, SCHEMAS, TableError, TableName, frame, union, validate
+from iclbench.tables.schema import (
+    SCHEMA_VERSION,
+    SCHEMAS,
+    TableError,
+    TableName,
+    frame,
+    union,
+    validate,
+    with_short_names,
+)
 
 log = logging.getLogger("iclbench")
 
@@ -188,7 +197,8 @@ def read_all(
         table: name of the table.
         results: the results folder.
         errors: a list to which the errors of unreadable files are added. Each of these files causes a warning.
-        packed: True to read only packed files, False to read only other files (default: all files).
+        packed: True to read only packed files, with names cut as in `with_short_names`; False to read only other files
+            (default: all files).
     """
 
     def skip(error: TableError) -> None:
@@ -213,7 +223,7 @@ def read_all(
         if len(batch) == _BATCH_FILES:
             joined_tables, batch = joined_tables + _joined_tables(batch), []
     try:
-        return union(table, [_validated_rows(table, [*joined_tables, *batch], counts)])
+        rows = union(table, [_validated_rows(table, [*joined_tables, *batch], counts)])
     except (TableError, pa.ArrowException, ValueError, KeyError):
         frames = []  # read the files one by one, since at least one is not valid
         for path in paths:
@@ -221,7 +231,8 @@ def read_all(
                 frames.append(read(table, path))
             except TableError as error:
                 skip(error)
-        return union(table, frames)
+        rows = union(table, frames)
+    return with_short_names(rows) if packed else rows
 
 
 def _joined_tables(batch: list[pa.Table]) -> list[pa.Table]:
@@ -262,14 +273,14 @@ def files(table: TableName, results: Path) -> Iterator[Path]:
 
 
 def read_packed(table: TableName, results: Path, task: str, preset: str) -> pd.DataFrame:
-    """Read the packed rows of one table for a task at a preset. Of rows with the same keys, the first one is used.
+    """Read the packed rows of one table for a task at a preset, with names cut as in `with_short_names`. Of rows with
+    the same keys, the first one is used.
 
     Raises:
         TableError: a file cannot be read. A comparison that lacks the contestants of this file would be wrong.
     """
-    return union(
-        table, [read(table, path) for path in sorted(results.glob(f"*/{packed_file_name(table, task, preset)}"))]
-    )
+    paths = sorted(results.glob(f"*/{packed_file_name(table, task, preset)}"))
+    return with_short_names(union(table, [read(table, path) for path in paths]))
 
 
 def packed_file_name(table: TableName, task: str, preset: str) -> str:

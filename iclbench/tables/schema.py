@@ -14,6 +14,7 @@ from pandas.api.extensions import ExtensionArray
 from pandas.arrays import NumpyExtensionArray
 
 from iclbench.core.errors import IclbenchError
+from iclbench.core.formats import as_one_line
 
 # The version of the columns, in the metadata of every file. Files of another version are not read. Increase it when the
 # meaning of a column changes, and convert `results/reference` in the same commit.
@@ -337,6 +338,12 @@ COMPARISON_METRICS = ("score", "gap", "gap_joint", "log_likelihood_adjusted")
 # Metrics of the question `targets` that are compared with the same metric of an oracle, episode by episode.
 LIKELIHOODS = ("log_likelihood", "log_likelihood_joint")
 
+# Names in packed tables are cut to this number of characters before they are shown, and texts for readers to four times
+# this number. Columns that are read by code are not cut.
+MAX_NAME = 64
+_TEXTS = {"reason": 4 * MAX_NAME, "hardware": 4 * MAX_NAME}
+_CODE_COLUMNS = ("cell", "files", "metrics", "libraries")
+
 _KINDS = {"backbone", "baseline", "oracle", "published"}
 
 
@@ -457,6 +464,17 @@ def union(table: TableName, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     if not nonempty:
         return frame(table, [])
     return pd.concat(nonempty, ignore_index=True).drop_duplicates(_KEYS[table], ignore_index=True)
+
+
+def with_short_names(rows: pd.DataFrame) -> pd.DataFrame:
+    """The frame with long names and texts cut in the middle, and with escaped control characters in them."""
+    long: dict[str, pd.Series] = {}
+    for name, column in rows.items():
+        limit = _TEXTS.get(str(name), MAX_NAME)
+        if isinstance(column.dtype, pd.StringDtype) and name not in _CODE_COLUMNS and (column.str.len() > limit).any():
+            texts = {text: as_one_line(text, limit) for text in column.dropna().unique()}
+            long[str(name)] = column.map(texts).astype(column.dtype)
+    return rows.assign(**long)
 
 
 def with_python_strings(rows: pd.DataFrame) -> pd.DataFrame:

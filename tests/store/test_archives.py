@@ -135,7 +135,7 @@ def test_unpacking_does_not_overwrite_runs_or_weights(trained_runs: list[Run], a
     packed = archives.entries(archive)[run.name]
     other_run = icl.train(icl.task("linear", "smoke"), "cnp", results=tmp_path, steps=3)
     with refused("exists", f"'{run.name}'"):
-        archives._unpack(packed, run, tmp_path)
+        archives.unpack(packed, run, tmp_path)
     assert Run(other_run.path).config.train.steps == 3
 
 

@@ -32,7 +32,7 @@ from iclbench.store.identity import weights_id
 from iclbench.store.outcome import Outcome
 from iclbench.store.runs import Run, create
 from iclbench.sweep.cells import SUMMARY, GridCell, grid_cells
-from iclbench.sweep.pack import _cell_kinds, _PairedErrors, _weights_to_pack, pack, value_rows
+from iclbench.sweep.pack import _PairedErrors, _weights_to_pack, cell_kinds, pack, value_rows
 from iclbench.sweep.plan import make_plan
 from iclbench.sweep.work import work
 from tests.analysis.hand_made import MODEL
@@ -331,7 +331,7 @@ def test_branch_rows_are_packed_with_the_evaluation(packed_results: Path) -> Non
     rows = tables.read_all("values", packed_results)
     branch = rows[rows["axis"].eq("branch").fillna(False).astype(bool)]
     assert set(branch["contestant"]) == {"transformer"} and set(branch["axis_value"]) == {6.0}
-    assert {"auc", "squared_error"} <= set(branch["metric"]) and set(_cell_kinds(branch)) == {"evaluate"}
+    assert {"auc", "squared_error"} <= set(branch["metric"]) and set(cell_kinds(branch)) == {"evaluate"}
 
 
 @pytest.mark.slow
@@ -621,4 +621,4 @@ def test_rows_that_compare_contestants_belong_to_the_summary(metric: str) -> Non
             "axis": pd.array([None, None], dtype="string"),
         }
     )
-    assert _cell_kinds(rows).tolist() == [SUMMARY, "evaluate"]
+    assert cell_kinds(rows).tolist() == [SUMMARY, "evaluate"]

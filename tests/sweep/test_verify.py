@@ -21,7 +21,15 @@ from iclbench.store.outcome import Outcome
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.pack import pack
 from iclbench.sweep.plan import make_plan
-from iclbench.sweep.verify import _has_data, _Workers, first_difference, sample_cells, share_of_interval, verify
+from iclbench.sweep.verify import (
+    Workers,
+    _has_data,
+    first_difference,
+    sample_cells,
+    share_of_interval,
+    share_of_spread,
+    verify,
+)
 from iclbench.sweep.work import work
 from tests.analysis.hand_made import FAILED, ZERO
 from tests.conftest import small_card
@@ -57,20 +65,20 @@ def swept_grid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Gri
 
 
 @pytest.fixture(scope="module")
-def workers() -> Iterator[_Workers]:
-    with _Workers(Context(Path()).threads) as workers:
+def workers() -> Iterator[Workers]:
+    with Workers(Context(Path()).threads) as workers:
         yield workers
 
 
 @pytest.fixture
-def shared_workers(workers: _Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+def shared_workers(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Share worker processes between the tests of this module, since importing torch takes most of their time."""
 
-    def module_workers(threads: int) -> nullcontext[_Workers]:
+    def module_workers(threads: int, max_seconds: float | None) -> nullcontext[Workers]:
         assert threads == workers._threads
         return nullcontext(workers)
 
-    monkeypatch.setattr("iclbench.sweep.verify._Workers", module_workers)
+    monkeypatch.setattr("iclbench.sweep.verify.Workers", module_workers)
 
 
 @pytest.mark.usefixtures("shared_workers")
@@ -164,14 +172,14 @@ def test_a_cell_is_recomputed_with_the_kernels_of_its_row(
     """The kernels are used only if the processor supports them."""
     root, cells = swept_grid
     kernels_of_cells: list[str] = []
-    work = _Workers.work
+    work = Workers.work
 
-    def record_kernels(self: _Workers, cell: GridCell, context: Context, instruction_set: str) -> Outcome:
+    def record_kernels(self: Workers, cell: GridCell, context: Context, instruction_set: str) -> Outcome:
         outcome = work(self, cell, context, instruction_set)
         kernels_of_cells.append(CellStore(context.results).rows.loc[cell.hash, "kernels"])
         return outcome
 
-    monkeypatch.setattr(_Workers, "work", record_kernels)
+    monkeypatch.setattr(Workers, "work", record_kernels)
     shutil.copytree(root / "clean", tmp_path / "clean")
     path = tmp_path / "clean" / "reference" / "tiny-smoke.cells.parquet"
     tables.write("cells", tables.read("cells", path).assign(kernels=recorded_kernels), path, tables.metadata(path))
@@ -242,12 +250,22 @@ def test_differences_are_relative_to_the_half_width_of_the_interval(
     assert share_of_interval(rows(**ends), rows(**ends | changes)) == (expected and pytest.approx(expected))
 
 
-def test_without_an_interval_every_difference_is_a_disagreement_except_in_training_curves() -> None:
+def test_without_an_interval_every_difference_is_a_disagreement() -> None:
     assert share_of_interval(rows(), rows()) == 0
     assert share_of_interval(rows(), rows(value=np.nextafter(0.1, 1))) is None
     assert share_of_interval(rows(low=0.1, high=0.1), rows(low=0.1, high=0.1, value=np.nextafter(0.1, 1))) is None
-    assert share_of_interval(rows(), rows(value=0.2), has_intervals=False) == 0
-    assert share_of_interval(rows(), rows(normaliser=2.0), has_intervals=False) is None
+
+
+def test_differences_in_a_training_curve_are_relative_to_its_standard_deviation() -> None:
+    def curve(*losses: float) -> pd.DataFrame:
+        steps = [rows(axis="train_step", axis_value=float(step), value=loss) for step, loss in enumerate(losses)]
+        return pd.concat(steps, ignore_index=True)
+
+    computed = curve(3.0, 1.0, 1.0, 3.0)  # the standard deviation is 1
+    assert share_of_spread(computed, computed) == 0
+    assert share_of_spread(curve(3.0, 1.25, 1.0, 3.0), computed) == pytest.approx(0.25)
+    assert share_of_spread(computed.assign(normaliser=2.0), computed) is None
+    assert share_of_spread(curve(1.0, 1.5), curve(1.0, 1.0)) is None, "the curve does not vary"
 
 
 def test_stored_rows_that_are_not_recomputed_count_as_a_difference() -> None:

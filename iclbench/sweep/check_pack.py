@@ -1,0 +1,419 @@
+"""The check of a pack from an unknown source: its cells are planned from its cards, evaluated from the packed weights,
+and compared; some runs are trained again.
+
+A pack is untrusted. Its files are copied, so that they do not change during the check. They are tables, weights in
+safetensors files and cards, none of which can contain code. Code that the cards name is loaded only if the user trusts
+it (`iclbench.core.trust`).
+
+Not compared: measured seconds and bytes, training curves of runs that are not drawn for retraining, and results of
+branches, whose weights a pack does not contain.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pandas as pd
+
+from iclbench import tables
+from iclbench.config.cards import BUDGET_TOLERANCE, deviation, load_task
+from iclbench.config.resolution import RunConfig, differences, resolve_run, without_learned
+from iclbench.core import limits
+from iclbench.core.context import Context
+from iclbench.core.errors import IclbenchError, UsageError
+from iclbench.core.formats import as_one_line, integer, nbytes, plural
+from iclbench.evaluation.evaluate import prompt_sets
+from iclbench.store import archives, identity
+from iclbench.store.cells import CellStore, computes_scores
+from iclbench.store.rates import read_rates
+from iclbench.store.runs import Run, trained_and_current_codes
+from iclbench.sweep.cells import GridCell, grid_cells
+from iclbench.sweep.grids import GridRun, grid_runs
+from iclbench.sweep.pack import cell_kinds, pack
+from iclbench.sweep.pack_cards import unpack_cards
+from iclbench.sweep.verify import (
+    NEGLIGIBLE,
+    Workers,
+    first_difference,
+    recorded_kernels,
+    share_of_interval,
+    share_of_spread,
+    verify,
+)
+from iclbench.tables import TableName
+
+# Names of the files in a pack.
+_FILES = re.compile(
+    r"[a-z0-9][a-z0-9.-]{0,127}(\.(values|costs|errors|examples|cells)\.parquet|\.weights\.safetensors(\.sha256)?|\.toml)"
+    r"|README\.md"
+)
+_MAX_FILES = 1000
+# The process may take this multiple of the size limit for a file.
+_MEMORY_FACTOR = 16
+_PROVENANCE = ("version", "commit")
+_COMPARED: tuple[TableName, ...] = ("values", "errors", "examples", "costs")
+# Metrics of `costs` that do not depend on the machine. The others are measured, or are in the settings of a run.
+_COUNTED = ("flops", "state_bytes")
+
+
+def check_pack(pack: Path, n: int, context: Context, max_seconds: float) -> Iterator[str]:
+    """Check a pack. Yield one line for each passed check.
+
+    Args:
+        pack: the folder.
+        n: number of runs that are trained again. If fewer are finished, all of them are.
+        context: device, threads and data sets. Its results folder is not used.
+        max_seconds: time limit for a training run or an evaluation.
+
+    Raises:
+        IclbenchError: a check failed. The message names the first difference.
+    """
+    if not pack.is_dir():
+        raise UsageError(f"{pack} is not a folder of packed results", code="missing-file")
+    with TemporaryDirectory(prefix="iclbench-check-") as folder, limits.process_memory(_MEMORY_FACTOR), _refusals():
+        yield _copy(pack, Path(folder) / "packed" / pack.resolve().name)
+        checked = _Pack(Path(folder), pack.resolve().name, context)
+        yield checked.check_tables()
+        yield checked.check_seeds_and_budgets()
+        yield checked.check_cells()
+        yield checked.check_weights()
+        yield from checked.evaluate(max_seconds)
+        yield checked.retrain(n, max_seconds)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Within the block, errors in the request become failures: the pack is wrong, not the command."""
+    try:
+        yield
+    except UsageError as error:
+        if error.exit_code == 1:
+            raise
+        raise IclbenchError(str(error), code=error.code) from error
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise IclbenchError(f"the pack cannot be read: {name(error)}", code="unreadable-file") from error
+
+
+def name(text: object) -> str:
+    """Return a text of a pack for a message: one line of at most 64 characters, without control characters."""
+    return as_one_line(str(text), tables.MAX_NAME)
+
+
+def _copy(pack: Path, copy: Path) -> str:
+    """Copy the files of a pack, all of which must be small regular files of a known kind."""
+    paths = sorted(pack.iterdir())
+    if len(paths) > _MAX_FILES:
+        raise IclbenchError(f"the pack has more than {_MAX_FILES} files", code="too-large")
+    copy.mkdir(parents=True)
+    size = 0
+    for path in paths:
+        status = path.lstat()
+        if not _FILES.fullmatch(path.name) or not stat.S_ISREG(status.st_mode):
+            raise IclbenchError(
+                f"'{name(path.name)}' does not belong in a pack: expected only tables, weights in safetensors files, "
+                "cards and README.md",
+                code="bad-data",
+            )
+        limits.check(status.st_size, f"{path.name} has")
+        size += status.st_size
+        shutil.copyfile(path, copy / path.name)
+    return f"files: {plural(len(paths), 'file')}, {nbytes(size)}"
+
+
+@dataclass
+class _Pack:
+    """The copy of a pack, in a temporary folder.
+
+    Attributes:
+        folder: the temporary folder. It has the subfolders `packed` (a results folder with the copy), `cards`, and
+            `results` (a results folder for recomputed cells).
+        name: name of the pack.
+        context: as in `check_pack`.
+        grids: paths of the grid cards.
+        frames: the tables, by file name.
+    """
+
+    folder: Path
+    name: str
+    context: Context
+    grids: list[str] = field(init=False)
+    frames: dict[str, pd.DataFrame] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.path, self.results = self.folder / "packed" / self.name, self.folder / "results"
+
+    def check_tables(self) -> str:
+        """Read all tables, and check that their rows belong to the task and preset of their file."""
+        self.frames = {}
+        for path in sorted(self.path.glob("*.parquet")):
+            group, table = path.name.removesuffix(".parquet").rsplit(".", 1)
+            rows = tables.read(table, path)  # type: ignore[arg-type]
+            self.frames[path.name] = rows
+            if tables.metadata(path).get("packed") != group:
+                raise IclbenchError(f"{path.name} is not a packed table of {group}", code="bad-data")
+            if "preset" in rows and not (rows["task"] + "-" + rows["preset"]).eq(group).all():
+                raise IclbenchError(f"{path.name} has rows of another task or preset", code="bad-data")
+        for path in self.path.glob("*.safetensors"):
+            archives.check(path)
+        self.grids = unpack_cards(self.path, self.folder / "cards", self.results)
+        count = sum(map(len, self.frames.values()))
+        return f"tables: {plural(len(self.frames), 'table')}, {integer(count)} rows of schema {tables.SCHEMA_VERSION}"
+
+    def _rows(self, table: TableName, group: str) -> pd.DataFrame:
+        rows = self.frames.get(f"{group}.{table}.parquet")
+        return tables.frame(table, []) if rows is None else rows
+
+    @cached_property
+    def runs(self) -> list[GridRun]:
+        """The runs of the grids."""
+        runs = [run for grid in self.grids for run in grid_runs(grid, results=self.results)]
+        return [run for run in runs if run.exclusion is None]
+
+    @cached_property
+    def cells(self) -> list[GridCell]:
+        """The applicable cells of the grids. Training comes first, since its settings explain most differences."""
+        cells = [cell for cell in grid_cells(self.grids, results=self.results) if cell.reason is None]
+        return sorted(cells, key=lambda cell: cell.kind != "train")
+
+    @cached_property
+    def store(self) -> CellStore:
+        return CellStore(self.path.parent)
+
+    def check_seeds_and_budgets(self) -> str:
+        """Check that the seeds of each model are 0, 1, 2, ... and that all models have the budgets of the preset."""
+        seeds: dict[str, list[int]] = {}
+        for run in self.runs:
+            seed = run.config.seed
+            seeds.setdefault(run.name.removesuffix(f"-s{seed}"), []).append(seed)
+            self._check_budget(run)
+        for model, numbers in seeds.items():
+            if missing := set(range(max(numbers))) - set(numbers):
+                raise IclbenchError(
+                    f"missing seed: the card trains '{name(model)}' with seeds {sorted(numbers)}, but not with "
+                    f"{min(missing)}",
+                    code="missing-value",
+                )
+        return f"seeds and budgets: {plural(len(seeds), 'model')}, {plural(len(self.runs), 'run')}"
+
+    def _check_budget(self, run: GridRun) -> None:
+        config = run.config
+        _, card = load_task(run.task)
+        preset = card.preset(config.preset, config.task.name)
+        if run.overrides:
+            rates = partial(read_rates, self.results)
+            plain = resolve_run(run.task, run.backbone, config.preset, config.seed, read_rates=rates).train
+            for key in ("steps", "batch"):
+                if (value := getattr(config.train, key)) != (expected := getattr(plain, key)):
+                    raise IclbenchError(
+                        f"other budget: '{name(run.name)}' is trained with {key} {value}, and preset "
+                        f"'{config.preset}' has {expected}",
+                        code="settings-changed",
+                    )
+        model = config.build(config.task.build(self.context.data_dir))
+        encoder, total_steps = model.encoder_parameter_count, config.train.total_steps
+        counts = {"parameters": model.parameter_count, "encoder_parameters": encoder, "steps": total_steps}
+        costs = self._rows("costs", f"{config.task.name}-{config.preset}")
+        for metric, value in costs.loc[costs["run"].eq(run.name), ["metric", "value"]].itertuples(index=False):
+            if value != counts.get(metric, value):
+                raise IclbenchError(
+                    f"edited value: costs gives '{name(run.name)}' {value:g} {metric}, and it has {counts[metric]}",
+                    code="bad-data",
+                )
+        if preset.budget is not None:
+            size = model.parameter_count - encoder
+            if abs(deviation(size, preset.budget)) > BUDGET_TOLERANCE:
+                raise IclbenchError(
+                    f"other budget: '{name(run.name)}' has {integer(size)} parameters, and preset '{config.preset}' "
+                    f"has {integer(preset.budget)}",
+                    code="settings-changed",
+                )
+
+    def check_cells(self) -> str:
+        """Check that the pack has the results of all cells of the grids, of no other cell, and on the same prompts."""
+        rows = tables.union("cells", [rows for file, rows in self.frames.items() if file.endswith(".cells.parquet")])
+        expected = {cell.hash for cell in self.cells}
+        others = rows[~rows["cell"].isin(expected) & rows["status"].ne("skipped")]
+        for cell in self.cells:
+            row = rows[rows["cell"].eq(cell.hash)]
+            if row.empty:
+                raise self._missing(cell, others)
+            if (status := row["status"].iloc[0]) not in ("done", "diverged", "skipped"):
+                raise IclbenchError(f"{_label(cell)} has the status '{name(status)}'", code="not-finished")
+            if status == "done" and self.store.state(cell) != "done":
+                raise IclbenchError(
+                    f"{_label(cell)} names files that are not in '{self.name}', or lacks metrics", code="not-finished"
+                )
+            if status == "done" and computes_scores(cell):
+                self._check_prompts(cell)
+        runs = {cell.run for cell in self.cells}
+        for rows in (frame for file, frame in self.frames.items() if ".costs." in file or ".values." in file):
+            own = rows[cell_kinds(rows).eq("train")] if "evaluator" in rows else rows
+            if len(unknown := own[~own["run"].isin(runs)]):
+                raise IclbenchError(f"the card does not contain '{name(unknown['run'].iloc[0])}'", code="bad-data")
+        if len(others):
+            run, kind = others.iloc[0][["run", "kind"]]
+            raise IclbenchError(f"the card does not contain {name(kind)} of '{name(run)}'", code="bad-data")
+        return f"settings, codes and prompts: {plural(len(self.cells), 'cell')}"
+
+    def _missing(self, cell: GridCell, others: pd.DataFrame) -> IclbenchError:
+        """Return the error for a cell without a row: its settings, code or prompts differ, or it was left out."""
+        same_name = others["kind"].eq(cell.kind) & others["run"].eq(cell.run) & others["task"].eq(cell.task)
+        if not (same_name & others["preset"].eq(cell.preset)).any():
+            seed = "" if cell.seed is None else f"missing seed {cell.seed}: "
+            return IclbenchError(f"{seed}{_label(cell)} is in the card, but not in the pack", code="not-finished")
+        packed = self._entries(cell.group).get(cell.run)
+        if packed is not None and cell.config is not None:
+            self._check_training(cell, packed)
+        if computes_scores(cell):
+            self._check_prompts(cell)
+        return IclbenchError(
+            f"other settings or code: {_label(cell)} was computed with settings or code that differ from the card and "
+            "this iclbench",
+            code="settings-changed",
+        )
+
+    def _check_training(self, cell: GridCell, packed: archives.PackedWeights) -> None:
+        """Check that weights were trained with the settings and the code of a cell."""
+        assert cell.config is not None
+        config: RunConfig = packed.run_config
+        for target, trained, current in trained_and_current_codes(config):
+            if trained != current:
+                raise IclbenchError(
+                    f"other code: '{name(cell.run)}' was trained with code {name(trained)} of '{name(target)}', and "
+                    f"the code here is {name(current)}",
+                    code="code-changed",
+                )
+        if packed.training_id != identity.weights_id(cell.config):
+            changes = differences(without_learned(packed.trained_part), without_learned(cell.config.trained_part))
+            changes = [line for line in changes if not line.startswith("task.card")] or ["a hidden setting"]
+            is_size = any(line.startswith(("backbone.settings", "train.steps", "train.batch")) for line in changes)
+            raise IclbenchError(
+                f"other {'budget' if is_size else 'settings'}: '{name(cell.run)}' was trained with other settings than "
+                f"the card's (packed -> card): {name('; '.join(changes))}",
+                code="settings-changed",
+            )
+
+    def _check_prompts(self, cell: GridCell) -> None:
+        """Check that an evaluation is on the prompts of its cell."""
+        values = self._rows("values", cell.group)
+        values = values[values["run"].eq(cell.run) & cell_kinds(values).eq("evaluate")]
+        options = cell.options
+        sets = prompt_sets(
+            cell.task_config, cell.preset, options["shifts"], options["evaluators"], options["seed"],
+            self.context.data_dir,
+        )  # fmt: skip
+        expected = {prompts.id for prompts in sets}
+        if unknown := set(values["prompt_set"].dropna()) - expected:
+            raise IclbenchError(
+                f"other prompts: '{name(cell.run)}' was evaluated on prompt set '{name(min(unknown))}', and the card "
+                f"gives {', '.join(sorted(expected))}",
+                code="settings-changed",
+            )
+
+    def _entries(self, group: str) -> Mapping[str, archives.PackedWeights]:
+        archive = self.path / f"{group}.weights.safetensors"
+        return archives.entries(archive) if archive.is_file() else {}
+
+    @cached_property
+    def trained_cells(self) -> list[GridCell]:
+        """The training runs that did not diverge."""
+        return [cell for cell in self.cells if cell.kind == "train" and self.store.state(cell) == "done"]
+
+    def check_weights(self) -> str:
+        """Check that the pack has the weights of all runs, and unpack them."""
+        for cell in self.trained_cells:
+            packed = self._entries(cell.group).get(cell.run)
+            if packed is None:
+                raise IclbenchError(
+                    f"the pack has no weights of '{name(cell.run)}'; add seed {cell.seed} to `weights` of the grid "
+                    "card, and pack again",
+                    code="missing-file",
+                )
+            self._check_training(cell, packed)
+            archives.unpack(packed, Run(self.results / "runs" / cell.run), self.results)
+        diverged = [cell.run for cell in self.cells if cell.kind == "train" and self.store.state(cell) == "diverged"]
+        note = f"; diverged and not checked: {name(', '.join(diverged))}" if diverged else ""
+        return f"weights: {plural(len(self.trained_cells), 'run')}{note}"
+
+    def evaluate(self, max_seconds: float) -> Iterator[str]:
+        """Recompute all cells from the packed weights, pack the results, and compare the tables."""
+        cells = [cell for cell in self.cells if cell.kind != "train" and self.store.state(cell) == "done"]
+        context = replace(self.context, results=self.results)
+        with Workers(context.threads, max_seconds) as workers:
+            for cell in cells:
+                outcome = workers.work(cell, context, recorded_kernels(self.store, cell))
+                if outcome.status != "done":
+                    raise IclbenchError(f"{_label(cell)} cannot be recomputed: {outcome.reason}", code="failed")
+        recomputed = self.results / self.name
+        pack(self.cells, CellStore(self.results), recomputed)
+        shares = [0.0]
+        for group in sorted({cell.group for cell in self.cells}):
+            for table in _COMPARED:
+                path = recomputed / tables.packed_file_name(table, *group.rsplit("-", 1))
+                new = tables.read(table, path) if path.is_file() else tables.frame(table, [])
+                shares.append(_compare(group, table, self._rows(table, group), new))
+        difference = f"the largest difference is {max(shares):.1g} of a half-width" if max(shares) else "equal"
+        yield f"values: {plural(len(cells), 'cell')} recomputed from the packed weights: {difference}"
+
+    def retrain(self, n: int, max_seconds: float) -> str:
+        """Train n random runs again, and compare their training curves and evaluations."""
+        cells = [cell for cell in self.cells if cell.config is not None and cell.kind in ("train", "evaluate")]
+        total = len(self.trained_cells)
+        if not total:
+            return "training: no runs"
+        verified = list(verify(cells, self.store, n, secrets.randbelow(2**32), self.context, max_seconds=max_seconds))
+        for each in verified:
+            if not each.agrees:
+                raise IclbenchError(
+                    f"edited training: '{name(each.cell.run)}' differs after retraining: {name(each.difference)}",
+                    code="bad-data",
+                )
+        count = len(verified)
+        runs = ", ".join(sorted(f"'{name(each.cell.run)}'" for each in verified))
+        chance = (
+            "all trainings were recomputed"
+            if count == total
+            else f"an edited training is found with probability {count}/{total} only; --recompute {total} retrains all"
+        )
+        return f"training: {runs} retrained, {'equal' if all(e.is_equal for e in verified) else 'agrees'}; {chance}"
+
+
+def _compare(group: str, table: TableName, stored: pd.DataFrame, computed: pd.DataFrame) -> float:
+    """Return the largest difference of a table, as a share of half-widths of intervals (`values`) or of standard
+    deviations.
+
+    Raises:
+        IclbenchError: the tables differ in more than small differences of numbers.
+    """
+    if table == "values":  # a pack does not contain weights of branches, or from before the end of training
+        stored, computed = (
+            rows[cell_kinds(rows).ne("train") & rows["axis"].ne("branch").fillna(True)] for rows in (stored, computed)
+        )
+    if table == "costs":
+        stored, computed = (
+            rows[rows["metric"].isin(_COUNTED)].assign(device="", threads=0) for rows in (stored, computed)
+        )
+    difference = first_difference(stored, computed, table, _PROVENANCE)
+    if difference is None:
+        return 0.0
+    share = None
+    if table != "costs":
+        share = (share_of_interval if table == "values" else partial(share_of_spread, table=table))(stored, computed)
+    if share is None or share >= NEGLIGIBLE:
+        raise IclbenchError(
+            f"edited value: {group}.{table}.parquet differs from the recomputed table: {difference}", code="bad-data"
+        )
+    return share
+
+
+def _label(cell: GridCell) -> str:
+    return f"{cell.kind} of '{name(cell.run)}' ({cell.group})"

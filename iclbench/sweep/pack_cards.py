@@ -1,0 +1,126 @@
+"""The cards of packed results: the grid card, the cards that it names by path, and the tables of learning rates.
+
+With them, the cells of the grid can be planned without the folder in which they were computed. Cards that are part of
+iclbench are not copied. The pack has no subfolders, so cards name each other by file name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from iclbench.config.cards import card_name, card_names, read_toml
+from iclbench.core.errors import IclbenchError, UsageError
+from iclbench.core.files import write_text
+from iclbench.core.formats import as_one_line
+from iclbench.store.rates import results_path
+from iclbench.store.runs import write_errors
+
+CARD, RATES = ".toml", ".rates.toml"
+
+
+def write_cards(grids: Iterable[str], presets: Iterable[str], results: Path, out: Path) -> list[Path]:
+    """Copy the cards of grids, and the results folder's tables of learning rates, to a folder of packed results.
+
+    Args:
+        grids: names of grids, or paths to their cards.
+        presets: presets of the grids.
+        results: the results folder.
+        out: the folder of packed results.
+
+    Returns:
+        The written files.
+
+    Raises:
+        UsageError: two cards have the same file name.
+    """
+    sources: dict[str, Path] = {}
+    texts: dict[str, str] = {}
+    queue = [Path(name) for name in grids if name.endswith(CARD)]
+
+    def file_name(text: str) -> str:
+        path = Path(text)
+        if not (text.endswith(CARD) and path.is_file()):
+            return text
+        queue.append(path)
+        return card_name(path) + CARD
+
+    while queue:
+        path = queue.pop()
+        name = card_name(path) + CARD
+        if name in sources:
+            if sources[name].resolve() != path.resolve():
+                raise UsageError(f"{sources[name]} and {path} have the same file name; rename one", code="duplicate")
+            continue
+        sources[name] = path
+        content = read_toml(path)
+        renamed = _map_texts(content, file_name)
+        texts[name] = path.read_text(encoding="utf-8") if renamed == content else _toml(renamed)
+    for preset in sorted(set(presets)):
+        name, path = preset + RATES, results_path(results, preset)
+        if path.is_file():
+            texts[name] = path.read_text(encoding="utf-8")
+        else:
+            (out / name).unlink(missing_ok=True)
+    with write_errors(results):
+        for name, text in texts.items():
+            write_text(out / name, text)
+    return [out / name for name in texts]
+
+
+def unpack_cards(pack: Path, cards: Path, results: Path) -> list[str]:
+    """Copy the cards of packed results to a folder, and the tables of learning rates to a results folder.
+
+    Args:
+        pack: the folder of packed results.
+        cards: the new folder of the cards, which then name each other by path.
+        results: the results folder.
+
+    Returns:
+        The paths of the grid cards in `cards`.
+
+    Raises:
+        IclbenchError: a card has the name of a card of iclbench, or names a card outside the pack.
+    """
+    grids = []
+    names = {path.name for path in pack.glob(f"*{CARD}")}
+    shipped_names = {*card_names("tasks"), *card_names("baselines")}
+
+    def path_of(text: str) -> str:
+        if not text.endswith(CARD):
+            return text
+        if text not in names:
+            raise IclbenchError(
+                f"a card names '{as_one_line(text, 64)}', which is not in the pack", code="missing-file"
+            )
+        return str(cards / text)
+
+    for name in sorted(names):
+        content = read_toml(pack / name)
+        if name.endswith(RATES):
+            write_text(results_path(results, name.removesuffix(RATES)), _toml(content))
+            continue
+        if "backbones" in content:
+            grids.append(str(cards / name))
+        elif card_name(Path(name)) in shipped_names:
+            raise IclbenchError(f"{name}: iclbench has a card of this name; rename the card", code="exists")
+        write_text(cards / name, _toml(_map_texts(content, path_of)))
+    if not grids:
+        raise IclbenchError(f"{pack.name} has no grid card; pack a grid that is given by the path of its card")
+    return grids
+
+
+def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Apply a function to all strings in plain values, including the keys of tables."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {change(key): _map_texts(item, change) for key, item in value.items()}
+    return [_map_texts(item, change) for item in value] if isinstance(value, list) else value
+
+
+def _toml(content: Any) -> str:
+    import tomli_w
+
+    return tomli_w.dumps(content)

@@ -1,0 +1,332 @@
+"""The check of packs from unknown sources: an intact pack passes, and every kind of tampering is refused."""
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import tomli_w
+
+from iclbench import tables
+from iclbench.cli.main import main
+from iclbench.config.cards import read_toml
+from iclbench.core import limits
+from iclbench.core.context import Context
+from iclbench.core.files import digest_path
+from iclbench.core.trust import UntrustedError
+from iclbench.registry import BACKBONES
+from iclbench.store import archives
+from iclbench.store.cells import CellStore
+from iclbench.store.outcome import Outcome
+from iclbench.sweep import check_pack as module
+from iclbench.sweep.cells import GridCell, grid_cells
+from iclbench.sweep.check_pack import check_pack
+from iclbench.sweep.pack import cell_kinds, pack
+from iclbench.sweep.pack_cards import write_cards
+from iclbench.sweep.work import work
+from tests.conftest import increase_code_version, small_card
+from tests.refusals import refused
+
+GROUP = "tiny-smoke"
+RUNS = [f"tiny-gpt2-smoke-s{seed}" for seed in (0, 1)]
+LONG = "x" * 100
+
+
+class _InlineWorkers:
+    """Compute cells in this process, since a new process would have to import torch."""
+
+    def __init__(self, threads: int, max_seconds: float | None = None) -> None:
+        pass
+
+    def __enter__(self) -> "_InlineWorkers":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def work(self, cell: GridCell, context: Context, instruction_set: str) -> Outcome:
+        return work(cell, context)
+
+
+@pytest.fixture(autouse=True)
+def inline_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("check_pack", "verify"):
+        monkeypatch.setattr(f"iclbench.sweep.{name}.Workers", _InlineWorkers)
+
+
+def make_pack(folder: Path, **changes: object) -> Path:
+    """Sweep a grid of two seeds and pack it with its cards. The grid names cards in other folders."""
+    card = small_card(baselines=["zero", str(folder / "cards" / "nearest.toml")], shifts=[])
+    card["presets"]["smoke"]["train"] |= {"steps": 4, "log_every": 2}  # type: ignore[index]
+    (folder / "cards").mkdir()
+    (folder / "cards" / "tiny.toml").write_text(tomli_w.dumps(card))
+    baseline = {"estimator": "knn", "summary": "two neighbours", "settings": {"k": 2}}
+    (folder / "cards" / "nearest.toml").write_text(tomli_w.dumps(baseline))
+    grid = {
+        "summary": "two seeds",
+        "tasks": [str(folder / "cards" / "tiny.toml")],
+        "backbones": ["gpt2"],
+        "presets": ["smoke"],
+        "seeds": [0, 1],
+        "weights": [0, 1],
+        "evaluate": {},
+        "cost": {"points": [4]},
+    }
+    (folder / "study.toml").write_text(tomli_w.dumps(grid | changes))
+    path, results = str(folder / "study.toml"), folder / "results"
+    cells = grid_cells([path])
+    for cell in cells:
+        outcome = work(cell, Context(results))
+        assert outcome.status == "done", outcome
+    packed = results / "study"
+    pack(cells, CellStore(results), packed)
+    write_cards([path], ["smoke"], results, packed)
+    return packed
+
+
+@pytest.fixture(scope="module")
+def intact_pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_pack(tmp_path_factory.mktemp("swept"))
+
+
+@pytest.fixture
+def packed(intact_pack: Path, tmp_path: Path) -> Path:
+    """A copy of the pack, for a test that changes it."""
+    return Path(shutil.copytree(intact_pack, tmp_path / "study"))
+
+
+def check(packed: Path, n: int = 1) -> list[str]:
+    return list(check_pack(packed, n, Context(Path("unused")), 600))
+
+
+def edit(packed: Path, table: tables.TableName, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
+    """Change the rows of a table. The new file has a valid digest."""
+    path = packed / f"{GROUP}.{table}.parquet"
+    tables.write(table, change(tables.read(table, path)), path, {"packed": GROUP})
+
+
+def edit_card(packed: Path, **changes: object) -> None:
+    path = packed / "study.toml"
+    path.write_text(tomli_w.dumps(read_toml(path) | changes))
+
+
+def with_value(rows: pd.DataFrame, row: int, factor: float = 1.5) -> pd.DataFrame:
+    rows = rows.copy()
+    value = rows["value"].iloc[row]
+    rows.loc[rows.index[row], "value"] = value * factor + 0.1
+    return rows
+
+
+def test_an_intact_pack_passes_and_states_the_probability_of_finding_an_edited_training(packed: Path) -> None:
+    before = {path.name: path.read_bytes() for path in packed.iterdir()}
+    lines = check(packed)
+    assert any("probability 1/2" in line for line in lines)
+    assert "probability" not in " ".join(check(packed, 5)), "all runs are retrained"
+    assert before == {path.name: path.read_bytes() for path in packed.iterdir()}
+
+
+def test_a_pack_contains_the_cards_that_its_grid_names_by_path(packed: Path) -> None:
+    assert {path.name for path in packed.glob("*.toml")} == {"study.toml", "tiny.toml", "nearest.toml"}
+    assert read_toml(packed / "study.toml")["tasks"] == ["tiny.toml"]
+    assert read_toml(packed / "tiny.toml")["baselines"] == ["zero", "nearest.toml"]
+
+
+@pytest.mark.parametrize("table", ["values", "errors", "costs"])
+def test_an_edited_value_is_refused(packed: Path, table: tables.TableName) -> None:
+    def change(rows: pd.DataFrame) -> pd.DataFrame:
+        if table == "values":
+            return with_value(rows, int(rows["run"].eq(RUNS[1]).to_numpy().nonzero()[0][0]))
+        return with_value(rows, int(rows["metric"].ne("seconds").to_numpy().nonzero()[0][-1]))
+
+    if table == "costs":
+        edit(packed, table, lambda rows: rows.assign(value=rows["value"].where(rows["metric"].ne("parameters"), 7.0)))
+    else:
+        edit(packed, table, change)
+    with refused("bad-data", "edited value", exit_code=1):
+        check(packed)
+
+
+@pytest.mark.parametrize("table", ["values", "errors"])
+def test_an_edit_of_any_row_is_found(packed: Path, table: tables.TableName) -> None:
+    """Every row is edited once. The rows of the training curve are compared after retraining only."""
+    rows = tables.read(table, packed / f"{GROUP}.{table}.parquet")
+    edited = 0
+    for row in range(len(rows)):
+        changed = with_value(rows, row)
+        if table == "values" and cell_kinds(rows).iloc[row] == "train":
+            assert module._compare(GROUP, table, changed, rows) == 0
+            continue
+        with refused("bad-data", GROUP, table, exit_code=1):
+            module._compare(GROUP, table, changed, rows)
+        with refused("bad-data", GROUP, table, exit_code=1):
+            module._compare(GROUP, table, rows.drop(index=row), rows)
+        edited += 1
+    assert edited > 30
+
+
+def test_an_edited_training_curve_is_found_by_retraining(packed: Path) -> None:
+    edit(packed, "values", lambda rows: with_value(rows, int(cell_kinds(rows).eq("train").to_numpy().argmax())))
+    with refused("bad-data", "edited training", exit_code=1):
+        check(packed, 2)
+
+
+def test_other_prompts_are_refused(tmp_path: Path) -> None:
+    packed = make_pack(tmp_path, evaluate={"seed": 1})
+    edit_card(packed, evaluate={})
+    with refused("settings-changed", "other prompts", exit_code=1):
+        check(packed)
+
+
+def test_a_prompt_set_with_another_name_is_refused(packed: Path) -> None:
+    def change(rows: pd.DataFrame) -> pd.DataFrame:
+        return rows.assign(prompt_set=rows["prompt_set"].where(rows["prompt_set"].isna(), "tiny-smoke-none-00000000"))
+
+    edit(packed, "values", change)
+    with refused("settings-changed", "other prompts", "00000000", exit_code=1):
+        check(packed)
+
+
+@pytest.mark.parametrize("setting", ["train.steps=6", "backbone.width=32"])
+def test_another_budget_is_refused(tmp_path: Path, setting: str) -> None:
+    """The packed weights were trained with another budget, which the card hides."""
+    packed = make_pack(tmp_path, overrides={"smoke": {"long": [setting]}})
+    edit_card(packed, overrides={"smoke": {"long": ["train.log_every=2"]}})
+    with refused("settings-changed", "other budget", "tiny-gpt2", setting.partition("=")[0].split(".")[1], exit_code=1):
+        check(packed)
+
+
+def test_a_card_that_trains_longer_than_its_preset_is_refused(packed: Path) -> None:
+    edit_card(packed, overrides={"smoke": {"long": ["train.steps=6"]}})
+    with refused("settings-changed", "other budget", "steps 6", exit_code=1):
+        check(packed)
+
+
+def test_a_model_outside_the_parameter_budget_is_refused(packed: Path) -> None:
+    card = read_toml(packed / "tiny.toml")
+    card["presets"]["smoke"]["budget"] = 100_000
+    (packed / "tiny.toml").write_text(tomli_w.dumps(card))
+    with refused("settings-changed", "other budget", "100,000", exit_code=1):
+        check(packed)
+
+
+def test_other_code_is_refused(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    increase_code_version(monkeypatch, BACKBONES, "gpt2")
+    with refused("code-changed", "other code", "gpt2", exit_code=1):
+        check(packed)
+
+
+def test_a_missing_seed_is_refused(packed: Path) -> None:
+    for table in ("values", "errors", "costs", "cells"):
+        edit(packed, table, lambda rows: rows[rows["run"].ne(RUNS[1])])  # type: ignore[arg-type]
+    with refused("not-finished", "missing seed 1", RUNS[1], exit_code=1):
+        check(packed)
+
+
+def test_a_card_without_a_seed_is_refused(packed: Path) -> None:
+    edit_card(packed, seeds=[1], weights=[1])
+    with refused("missing-value", "missing seed", exit_code=1):
+        check(packed)
+
+
+def test_a_cell_that_the_card_does_not_contain_is_refused(packed: Path) -> None:
+    edit_card(packed, seeds=[0], weights=[0])
+    with refused("bad-data", "s1", exit_code=1):
+        check(packed)
+
+
+def test_missing_weights_are_refused(packed: Path) -> None:
+    archive = archives.archive_path(packed, "tiny", "smoke")
+    archives.write(archive, [archives.entries(archive)[RUNS[0]]])
+    with refused("missing-file", RUNS[1], exit_code=1):
+        check(packed)
+
+
+def test_weights_of_another_run_are_refused(packed: Path) -> None:
+    archive = archives.archive_path(packed, "tiny", "smoke")
+    entry = archives.entries(archive)[RUNS[0]]
+    copy = archives.PackedWeights(RUNS[1], entry.path, entry.config, entry.metadata, entry.prefix)
+    archives.write(archive, [entry, copy])
+    with refused("settings-changed", RUNS[1], "seed", exit_code=1):
+        check(packed)
+
+
+def replace_by_pickle(packed: Path) -> None:
+    archive = archives.archive_path(packed, "tiny", "smoke")
+    archive.write_bytes(pickle.dumps({"weights": [1.0]}))
+    digest_path(archive).write_text(f"{archives.digests.file_digest(archive)}  {archive.name}\n")
+
+
+def with_paths_outside(packed: Path) -> None:
+    edit(packed, "cells", lambda rows: rows.assign(files=json.dumps(["../../outside.values.parquet"])))
+
+
+def with_outside_card(packed: Path) -> None:
+    edit_card(packed, tasks=["../../tiny.toml"])
+
+
+@pytest.mark.parametrize(
+    ("tamper", "code"),
+    [
+        (lambda packed: (packed / "model.pkl").write_bytes(b"x"), "bad-data"),
+        (lambda packed: (packed / "sitecustomize.py").write_text("x = 1"), "bad-data"),
+        (lambda packed: (packed / "folder").mkdir(), "bad-data"),
+        (lambda packed: (packed / "more.toml").symlink_to("/etc/passwd"), "bad-data"),
+        (lambda packed: os.mkfifo(packed / "more.toml"), "bad-data"),
+        (lambda packed: (packed / f"{GROUP}.values.parquet").write_bytes(b"PAR1"), "unreadable-file"),
+        (lambda packed: (packed / "study.toml").write_text("[" * 5000), "bad-syntax"),
+        (lambda packed: (packed / "linear.toml").write_text((packed / "tiny.toml").read_text()), "exists"),
+        (lambda packed: (packed / "study.toml").unlink(), "failed"),
+        (with_outside_card, "missing-file"),
+        (replace_by_pickle, "unreadable-file"),
+        (with_paths_outside, "not-finished"),
+    ],
+)
+def test_hostile_files_are_refused(packed: Path, tamper: Callable[[Path], object], code: str) -> None:
+    tamper(packed)
+    with refused(code, exit_code=1):
+        check(packed)
+
+
+def test_large_files_and_tables_are_refused(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(limits.VARIABLE, "4K")
+    with refused("too-large", exit_code=1):
+        check(packed)
+
+
+def test_code_that_a_card_names_is_not_loaded_without_trust(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hostile_net.py").write_text("from pathlib import Path\nPath('loaded').touch()\n")
+    edit_card(packed, backbones=["hostile_net:Net"])
+    with pytest.raises(UntrustedError):
+        check(packed)
+    assert not (tmp_path / "loaded").exists()
+
+
+def test_names_are_escaped_and_cut_in_messages(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(packed, "cells", lambda rows: rows.assign(cell=rows["cell"] + "0", run=f"<b>\x1b[31m{LONG}"))
+    edit_card(packed, seeds=[0], weights=[0])
+    assert main(["check-pack", str(packed)]) == 1
+    printed = capsys.readouterr()
+    assert LONG not in printed.err and "\x1b" not in printed.err and printed.err.count("\n") == 1
+    (packed / f"{LONG}\x1b[31m.pkl").touch()
+    assert main(["check-pack", str(packed)]) == 1
+    assert LONG not in (err := capsys.readouterr().err) and "\x1b" not in err
+
+
+def test_a_folder_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
+    with refused("missing-file", "nothing"):
+        check(tmp_path / "nothing")
+
+
+def test_the_memory_limit_ends_with_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with limits.process_memory(4):
+        assert resource.getrlimit(resource.RLIMIT_DATA)[0] == 4 * limits.max_bytes()
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
