@@ -164,6 +164,7 @@ class _Pack:
                 raise IclbenchError(f"{path.name} has rows of another task or preset", code="bad-data")
         for path in self.path.glob("*.safetensors"):
             archives.check(path)
+            archives.entries(path)
         self.grids = unpack_cards(self.path, self.folder / "cards", self.results)
         count = sum(map(len, self.frames.values()))
         return f"tables: {plural(len(self.frames), 'table')}, {integer(count)} rows of schema {tables.SCHEMA_VERSION}"
@@ -218,18 +219,9 @@ class _Pack:
                         f"'{config.preset}' has {expected}",
                         code="settings-changed",
                     )
-        model = config.build(config.task.build(self.context.data_dir))
-        encoder, total_steps = model.encoder_parameter_count, config.train.total_steps
-        counts = {"parameters": model.parameter_count, "encoder_parameters": encoder, "steps": total_steps}
-        costs = self._rows("costs", f"{config.task.name}-{config.preset}")
-        for metric, value in costs.loc[costs["run"].eq(run.name), ["metric", "value"]].itertuples(index=False):
-            if value != counts.get(metric, value):
-                raise IclbenchError(
-                    f"edited value: costs gives '{name(run.name)}' {value:g} {metric}, and it has {counts[metric]}",
-                    code="bad-data",
-                )
         if preset.budget is not None:
-            size = model.parameter_count - encoder
+            model = config.build(config.task.build(self.context.data_dir))
+            size = model.parameter_count - model.encoder_parameter_count
             if abs(deviation(size, preset.budget)) > BUDGET_TOLERANCE:
                 raise IclbenchError(
                     f"other budget: '{name(run.name)}' has {integer(size)} parameters, and preset '{config.preset}' "
@@ -242,6 +234,15 @@ class _Pack:
         rows = tables.union("cells", [rows for file, rows in self.frames.items() if file.endswith(".cells.parquet")])
         expected = {cell.hash for cell in self.cells}
         others = rows[~rows["cell"].isin(expected) & rows["status"].ne("skipped")]
+        names = {(cell.kind, cell.run, cell.task, cell.preset) for cell in self.cells}
+        for kind, run, *group in others[["kind", "run", "task", "preset"]].itertuples(index=False):
+            if (kind, run, *group) not in names:
+                raise IclbenchError(f"the card does not contain {name(kind)} of '{name(run)}'", code="bad-data")
+        runs = {cell.run for cell in self.cells}
+        for rows in (frame for file, frame in self.frames.items() if ".costs." in file or ".values." in file):
+            own = rows[cell_kinds(rows).eq("train")] if "evaluator" in rows else rows
+            if len(unknown := own[~own["run"].isin(runs)]):
+                raise IclbenchError(f"the card does not contain '{name(unknown['run'].iloc[0])}'", code="bad-data")
         for cell in self.cells:
             row = rows[rows["cell"].eq(cell.hash)]
             if row.empty:
@@ -254,14 +255,6 @@ class _Pack:
                 )
             if status == "done" and computes_scores(cell):
                 self._check_prompts(cell)
-        runs = {cell.run for cell in self.cells}
-        for rows in (frame for file, frame in self.frames.items() if ".costs." in file or ".values." in file):
-            own = rows[cell_kinds(rows).eq("train")] if "evaluator" in rows else rows
-            if len(unknown := own[~own["run"].isin(runs)]):
-                raise IclbenchError(f"the card does not contain '{name(unknown['run'].iloc[0])}'", code="bad-data")
-        if len(others):
-            run, kind = others.iloc[0][["run", "kind"]]
-            raise IclbenchError(f"the card does not contain {name(kind)} of '{name(run)}'", code="bad-data")
         return f"settings, codes and prompts: {plural(len(self.cells), 'cell')}"
 
     def _missing(self, cell: GridCell, others: pd.DataFrame) -> IclbenchError:
@@ -302,6 +295,23 @@ class _Pack:
                 code="settings-changed",
             )
 
+    def _check_counts(self, cell: GridCell) -> None:
+        """Check the numbers of parameters and steps of a run in the table of costs."""
+        assert cell.config is not None
+        model = cell.config.build(cell.task_config.build(self.context.data_dir))
+        counts = {
+            "parameters": model.parameter_count,
+            "encoder_parameters": model.encoder_parameter_count,
+            "steps": cell.config.train.total_steps,
+        }
+        costs = self._rows("costs", cell.group)
+        for metric, value in costs.loc[costs["run"].eq(cell.run), ["metric", "value"]].itertuples(index=False):
+            if value != counts.get(metric, value):
+                raise IclbenchError(
+                    f"edited value: costs gives '{name(cell.run)}' {value:g} {metric}, and it has {counts[metric]}",
+                    code="bad-data",
+                )
+
     def _check_prompts(self, cell: GridCell) -> None:
         """Check that an evaluation is on the prompts of its cell."""
         values = self._rows("values", cell.group)
@@ -339,6 +349,7 @@ class _Pack:
                     code="missing-file",
                 )
             self._check_training(cell, packed)
+            self._check_counts(cell)
             archives.unpack(packed, Run(self.results / "runs" / cell.run), self.results)
         diverged = [cell.run for cell in self.cells if cell.kind == "train" and self.store.state(cell) == "diverged"]
         note = f"; diverged and not checked: {name(', '.join(diverged))}" if diverged else ""

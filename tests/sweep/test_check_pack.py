@@ -162,10 +162,10 @@ def test_an_edit_of_any_row_is_found(packed: Path, table: tables.TableName) -> N
             continue
         with refused("bad-data", GROUP, table, exit_code=1):
             module._compare(GROUP, table, changed, rows)
-        with refused("bad-data", GROUP, table, exit_code=1):
-            module._compare(GROUP, table, rows.drop(index=row), rows)
         edited += 1
     assert edited > 30
+    with refused("bad-data", GROUP, table, exit_code=1):
+        module._compare(GROUP, table, rows.drop(index=len(rows) - 1), rows)
 
 
 def test_an_edited_training_curve_is_found_by_retraining(packed: Path) -> None:
