@@ -99,7 +99,7 @@ def _refusals() -> Iterator[None]:
         if error.exit_code == 1:
             raise
         raise IclbenchError(str(error), code=error.code) from error
-    except (ValueError, RecursionError, KeyError, TypeError) as error:
+    except (ValueError, RecursionError) as error:
         raise IclbenchError(f"the pack cannot be read: {name(error)}", code="unreadable-file") from error
 
 
@@ -237,11 +237,11 @@ class _Pack:
         names = {(cell.kind, cell.run, cell.task, cell.preset) for cell in self.cells}
         for kind, run, *group in others[["kind", "run", "task", "preset"]].itertuples(index=False):
             if (kind, run, *group) not in names:
-                raise IclbenchError(f"the card does not contain {name(kind)} of '{name(run)}'", code="bad-data")
+                raise IclbenchError(f"the card does not contain '{name(run)}' ({name(kind)})", code="bad-data")
         runs = {cell.run for cell in self.cells}
-        for rows in (frame for file, frame in self.frames.items() if ".costs." in file or ".values." in file):
-            own = rows[cell_kinds(rows).eq("train")] if "evaluator" in rows else rows
-            if len(unknown := own[~own["run"].isin(runs)]):
+        for frame in (frame for file, frame in self.frames.items() if ".costs." in file or ".values." in file):
+            measured = frame[cell_kinds(frame).eq("train")] if "evaluator" in frame else frame
+            if len(unknown := measured[~measured["run"].isin(runs)]):
                 raise IclbenchError(f"the card does not contain '{name(unknown['run'].iloc[0])}'", code="bad-data")
         for cell in self.cells:
             row = rows[rows["cell"].eq(cell.hash)]
@@ -427,4 +427,4 @@ def _compare(group: str, table: TableName, stored: pd.DataFrame, computed: pd.Da
 
 
 def _label(cell: GridCell) -> str:
-    return f"{cell.kind} of '{name(cell.run)}' ({cell.group})"
+    return f"'{name(cell.run)}' ({cell.kind}, {cell.group})"
