@@ -27,6 +27,7 @@ from iclbench.core.settings import validate
 from iclbench.store import identity, runs
 from iclbench.store.runs import Run, check_name, recorded_digest, write_errors
 from iclbench.store.shipped import shipped_names, shipped_run
+from iclbench.tables import short_name
 
 log = logging.getLogger("iclbench")
 
@@ -178,7 +179,7 @@ def find(results: Path, name: str) -> Run:
         except UsageError as error:
             log.warning("%s", error)
             continue
-        packed_names |= {f"{archive.parent.name}/{entry}" for entry in packed_runs}
+        packed_names |= {f"{archive.parent.name}/{short_name(entry)}" for entry in packed_runs}
         if run_name in packed_runs:
             was_stored = _exists(run)
             unpacked = unpack(packed_runs[run_name], run, results)

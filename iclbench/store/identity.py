@@ -10,11 +10,12 @@ which depends on the paths because cells are planned without the files.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iclbench import __version__
 from iclbench.config import codes
-from iclbench.config.cards import BaselineCard, TrainSettings, load_baseline
+from iclbench.config.cards import BaselineCard, TrainSettings, card_name, load_baseline
 from iclbench.config.resolution import BackboneConfig, RunConfig, TaskConfig, backbone_class
 from iclbench.core.hashing import content_hash
 from iclbench.core.settings import BaseSettings, Role, validate
@@ -208,17 +209,22 @@ def cell_id(cell: GridCell) -> str:
             published = [number.model_dump(mode="json", exclude_defaults=True) for number in task.published]
             contents |= {
                 "needs": sorted(cell.needs),
-                "oracles": task.oracles,
-                "baselines": task.baselines,
+                "oracles": _without_folders(task.oracles),
+                "baselines": _without_folders(task.baselines),
                 "published": published,
                 "code": codes.SUMMARY,
             }
         elif cell.kind == "probe":
             levels = ("zero", "least-squares", *task.oracles)
-            contents["oracles"] = sorted(task.oracles)
+            contents["oracles"] = sorted(_without_folders(task.oracles))
             contents["levels"] = {name: baseline_settings(load_baseline(name)[1]) for name in levels}
             contents["probe"] = [codes.PROBE, codes.of_estimator("gradient-descent")]
     return content_hash(contents, 16)
+
+
+def _without_folders(cards: Sequence[str]) -> list[str]:
+    """Return names of cards, in which paths are replaced by the names of their cards."""
+    return [card_name(Path(name)) if name.endswith(".toml") else name for name in cards]
 
 
 def episodes_id(task: TaskConfig, seed: int) -> str:

@@ -30,7 +30,7 @@ from iclbench.config.resolution import RunConfig, differences, resolve_run, with
 from iclbench.core import limits
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, UsageError
-from iclbench.core.formats import as_one_line, integer, nbytes, plural
+from iclbench.core.formats import integer, nbytes, plural
 from iclbench.evaluation.evaluate import prompt_sets
 from iclbench.store import archives, identity
 from iclbench.store.cells import CellStore, computes_scores
@@ -50,6 +50,7 @@ from iclbench.sweep.verify import (
     verify,
 )
 from iclbench.tables import TableName
+from iclbench.tables import short_name as short
 
 # Names of the files in a pack.
 _FILES = re.compile(
@@ -99,13 +100,8 @@ def _refusals() -> Iterator[None]:
         if error.exit_code == 1:
             raise
         raise IclbenchError(str(error), code=error.code) from error
-    except (ValueError, RecursionError, KeyError, TypeError) as error:
-        raise IclbenchError(f"the pack cannot be read: {name(error)}", code="unreadable-file") from error
-
-
-def name(text: object) -> str:
-    """Return a text of a pack for a message: one line of at most 64 characters, without control characters."""
-    return as_one_line(str(text), tables.MAX_NAME)
+    except (ValueError, RecursionError) as error:
+        raise IclbenchError(f"the pack cannot be read: {short(error)}", code="unreadable-file") from error
 
 
 def _copy(pack: Path, copy: Path) -> str:
@@ -119,8 +115,8 @@ def _copy(pack: Path, copy: Path) -> str:
         status = path.lstat()
         if not _FILES.fullmatch(path.name) or not stat.S_ISREG(status.st_mode):
             raise IclbenchError(
-                f"'{name(path.name)}' does not belong in a pack: expected only tables, weights in safetensors files, "
-                "cards and README.md",
+                f"'{short(path.name)}' does not belong in a pack: expected only tables, weights in safetensors "
+                "files, cards and README.md",
                 code="bad-data",
             )
         limits.check(status.st_size, f"{path.name} has")
@@ -164,6 +160,7 @@ class _Pack:
                 raise IclbenchError(f"{path.name} has rows of another task or preset", code="bad-data")
         for path in self.path.glob("*.safetensors"):
             archives.check(path)
+            archives.entries(path)
         self.grids = unpack_cards(self.path, self.folder / "cards", self.results)
         count = sum(map(len, self.frames.values()))
         return f"tables: {plural(len(self.frames), 'table')}, {integer(count)} rows of schema {tables.SCHEMA_VERSION}"
@@ -198,7 +195,7 @@ class _Pack:
         for model, numbers in seeds.items():
             if missing := set(range(max(numbers))) - set(numbers):
                 raise IclbenchError(
-                    f"missing seed: the card trains '{name(model)}' with seeds {sorted(numbers)}, but not with "
+                    f"missing seed: the card trains '{short(model)}' with seeds {sorted(numbers)}, but not with "
                     f"{min(missing)}",
                     code="missing-value",
                 )
@@ -214,25 +211,16 @@ class _Pack:
             for key in ("steps", "batch"):
                 if (value := getattr(config.train, key)) != (expected := getattr(plain, key)):
                     raise IclbenchError(
-                        f"other budget: '{name(run.name)}' is trained with {key} {value}, and preset "
+                        f"other budget: '{short(run.name)}' is trained with {key} {value}, and preset "
                         f"'{config.preset}' has {expected}",
                         code="settings-changed",
                     )
-        model = config.build(config.task.build(self.context.data_dir))
-        encoder, total_steps = model.encoder_parameter_count, config.train.total_steps
-        counts = {"parameters": model.parameter_count, "encoder_parameters": encoder, "steps": total_steps}
-        costs = self._rows("costs", f"{config.task.name}-{config.preset}")
-        for metric, value in costs.loc[costs["run"].eq(run.name), ["metric", "value"]].itertuples(index=False):
-            if value != counts.get(metric, value):
-                raise IclbenchError(
-                    f"edited value: costs gives '{name(run.name)}' {value:g} {metric}, and it has {counts[metric]}",
-                    code="bad-data",
-                )
         if preset.budget is not None:
-            size = model.parameter_count - encoder
+            model = config.build(config.task.build(self.context.data_dir))
+            size = model.parameter_count - model.encoder_parameter_count
             if abs(deviation(size, preset.budget)) > BUDGET_TOLERANCE:
                 raise IclbenchError(
-                    f"other budget: '{name(run.name)}' has {integer(size)} parameters, and preset '{config.preset}' "
+                    f"other budget: '{short(run.name)}' has {integer(size)} parameters, and preset '{config.preset}' "
                     f"has {integer(preset.budget)}",
                     code="settings-changed",
                 )
@@ -242,26 +230,27 @@ class _Pack:
         rows = tables.union("cells", [rows for file, rows in self.frames.items() if file.endswith(".cells.parquet")])
         expected = {cell.hash for cell in self.cells}
         others = rows[~rows["cell"].isin(expected) & rows["status"].ne("skipped")]
+        names = {(cell.kind, cell.run, cell.task, cell.preset) for cell in self.cells}
+        for kind, run, *group in others[["kind", "run", "task", "preset"]].itertuples(index=False):
+            if (kind, run, *group) not in names:
+                raise IclbenchError(f"the card does not contain '{short(run)}' ({short(kind)})", code="bad-data")
+        runs = {cell.run for cell in self.cells}
+        for frame in (frame for file, frame in self.frames.items() if ".costs." in file or ".values." in file):
+            measured = frame[cell_kinds(frame).eq("train")] if "evaluator" in frame else frame
+            if len(unknown := measured[~measured["run"].isin(runs)]):
+                raise IclbenchError(f"the card does not contain '{short(unknown['run'].iloc[0])}'", code="bad-data")
         for cell in self.cells:
             row = rows[rows["cell"].eq(cell.hash)]
             if row.empty:
                 raise self._missing(cell, others)
             if (status := row["status"].iloc[0]) not in ("done", "diverged", "skipped"):
-                raise IclbenchError(f"{_label(cell)} has the status '{name(status)}'", code="not-finished")
+                raise IclbenchError(f"{_label(cell)} has the status '{short(status)}'", code="not-finished")
             if status == "done" and self.store.state(cell) != "done":
                 raise IclbenchError(
                     f"{_label(cell)} names files that are not in '{self.name}', or lacks metrics", code="not-finished"
                 )
             if status == "done" and computes_scores(cell):
                 self._check_prompts(cell)
-        runs = {cell.run for cell in self.cells}
-        for rows in (frame for file, frame in self.frames.items() if ".costs." in file or ".values." in file):
-            own = rows[cell_kinds(rows).eq("train")] if "evaluator" in rows else rows
-            if len(unknown := own[~own["run"].isin(runs)]):
-                raise IclbenchError(f"the card does not contain '{name(unknown['run'].iloc[0])}'", code="bad-data")
-        if len(others):
-            run, kind = others.iloc[0][["run", "kind"]]
-            raise IclbenchError(f"the card does not contain {name(kind)} of '{name(run)}'", code="bad-data")
         return f"settings, codes and prompts: {plural(len(self.cells), 'cell')}"
 
     def _missing(self, cell: GridCell, others: pd.DataFrame) -> IclbenchError:
@@ -288,8 +277,8 @@ class _Pack:
         for target, trained, current in trained_and_current_codes(config):
             if trained != current:
                 raise IclbenchError(
-                    f"other code: '{name(cell.run)}' was trained with code {name(trained)} of '{name(target)}', and "
-                    f"the code here is {name(current)}",
+                    f"other code: '{short(cell.run)}' was trained with code {short(trained)} of "
+                    f"'{short(target)}', and the code here is {short(current)}",
                     code="code-changed",
                 )
         if packed.training_id != identity.weights_id(cell.config):
@@ -297,10 +286,27 @@ class _Pack:
             changes = [line for line in changes if not line.startswith("task.card")] or ["a hidden setting"]
             is_size = any(line.startswith(("backbone.settings", "train.steps", "train.batch")) for line in changes)
             raise IclbenchError(
-                f"other {'budget' if is_size else 'settings'}: '{name(cell.run)}' was trained with other settings than "
-                f"the card's (packed -> card): {name('; '.join(changes))}",
+                f"other {'budget' if is_size else 'settings'}: '{short(cell.run)}' was trained with settings that "
+                f"differ from the card's (packed -> card): {'; '.join(map(short, changes[:4]))}",
                 code="settings-changed",
             )
+
+    def _check_counts(self, cell: GridCell) -> None:
+        """Check the numbers of parameters and steps of a run in the table of costs."""
+        assert cell.config is not None
+        model = cell.config.build(cell.task_config.build(self.context.data_dir))
+        counts = {
+            "parameters": model.parameter_count,
+            "encoder_parameters": model.encoder_parameter_count,
+            "steps": cell.config.train.total_steps,
+        }
+        costs = self._rows("costs", cell.group)
+        for metric, value in costs.loc[costs["run"].eq(cell.run), ["metric", "value"]].itertuples(index=False):
+            if value != counts.get(metric, value):
+                raise IclbenchError(
+                    f"edited value: costs gives '{short(cell.run)}' {value:g} {metric}, and it has {counts[metric]}",
+                    code="bad-data",
+                )
 
     def _check_prompts(self, cell: GridCell) -> None:
         """Check that an evaluation is on the prompts of its cell."""
@@ -314,8 +320,8 @@ class _Pack:
         expected = {prompts.id for prompts in sets}
         if unknown := set(values["prompt_set"].dropna()) - expected:
             raise IclbenchError(
-                f"other prompts: '{name(cell.run)}' was evaluated on prompt set '{name(min(unknown))}', and the card "
-                f"gives {', '.join(sorted(expected))}",
+                f"other prompts: '{short(cell.run)}' was evaluated on prompt set '{short(min(unknown))}', and "
+                f"the card gives {', '.join(sorted(expected))}",
                 code="settings-changed",
             )
 
@@ -334,14 +340,15 @@ class _Pack:
             packed = self._entries(cell.group).get(cell.run)
             if packed is None:
                 raise IclbenchError(
-                    f"the pack has no weights of '{name(cell.run)}'; add seed {cell.seed} to `weights` of the grid "
+                    f"the pack has no weights of '{short(cell.run)}'; add seed {cell.seed} to `weights` of the grid "
                     "card, and pack again",
                     code="missing-file",
                 )
             self._check_training(cell, packed)
+            self._check_counts(cell)
             archives.unpack(packed, Run(self.results / "runs" / cell.run), self.results)
         diverged = [cell.run for cell in self.cells if cell.kind == "train" and self.store.state(cell) == "diverged"]
-        note = f"; diverged and not checked: {name(', '.join(diverged))}" if diverged else ""
+        note = f"; diverged and not checked: {', '.join(map(short, diverged))}" if diverged else ""
         return f"weights: {plural(len(self.trained_cells), 'run')}{note}"
 
     def evaluate(self, max_seconds: float) -> Iterator[str]:
@@ -374,11 +381,11 @@ class _Pack:
         for each in verified:
             if not each.agrees:
                 raise IclbenchError(
-                    f"edited training: '{name(each.cell.run)}' differs after retraining: {name(each.difference)}",
+                    f"edited training: '{short(each.cell.run)}' differs after retraining: {each.difference}",
                     code="bad-data",
                 )
         count = len(verified)
-        runs = ", ".join(sorted(f"'{name(each.cell.run)}'" for each in verified))
+        runs = ", ".join(sorted(f"'{short(each.cell.run)}'" for each in verified))
         chance = (
             "all trainings were recomputed"
             if count == total
@@ -416,4 +423,4 @@ def _compare(group: str, table: TableName, stored: pd.DataFrame, computed: pd.Da
 
 
 def _label(cell: GridCell) -> str:
-    return f"{cell.kind} of '{name(cell.run)}' ({cell.group})"
+    return f"'{short(cell.run)}' ({cell.kind}, {cell.group})"

@@ -138,7 +138,7 @@ def _refuse_loss(cells: Sequence[GridCell], store: CellStore, out: Path) -> None
     if len(lost_rows):
         raise UsageError(
             f"{path} holds {plural(len(lost_rows), 'finished cell')} that would be lost (such as "
-            f"'{lost_rows['run'].iloc[0]}'), since they are not in this grid or not done in "
+            f"'{tables.short_name(lost_rows['run'].iloc[0])}'), since they are not in this grid or not done in "
             f"{store.results}: pack into another folder, or remove them with --replace",
             code="exists",
         )
@@ -155,7 +155,7 @@ def _refuse_loss_of_weights(cells: Sequence[GridCell], store: CellStore, out: Pa
     if lost_runs := entries.keys() - {cell.run for cell in packed_cells}:
         raise UsageError(
             f"{archive} holds the weights of {plural(len(lost_runs), 'run')} that would be lost (such as "
-            f"'{min(lost_runs)}'), since this grid does not pack them: pack into another folder, or "
+            f"'{tables.short_name(min(lost_runs))}'), since this grid does not pack them: pack into another folder, or "
             "remove them with --replace",
             code="exists",
         )

@@ -13,9 +13,9 @@ from typing import Any
 from iclbench.config.cards import card_name, card_names, read_toml
 from iclbench.core.errors import IclbenchError, UsageError
 from iclbench.core.files import write_text
-from iclbench.core.formats import as_one_line
 from iclbench.store.rates import results_path
 from iclbench.store.runs import write_errors
+from iclbench.tables import short_name
 
 CARD, RATES = ".toml", ".rates.toml"
 
@@ -91,9 +91,7 @@ def unpack_cards(pack: Path, cards: Path, results: Path) -> list[str]:
         if not text.endswith(CARD):
             return text
         if text not in names:
-            raise IclbenchError(
-                f"a card names '{as_one_line(text, 64)}', which is not in the pack", code="missing-file"
-            )
+            raise IclbenchError(f"a card names '{short_name(text)}', which is not in the pack", code="missing-file")
         return str(cards / text)
 
     for name in sorted(names):

@@ -234,7 +234,8 @@ def first_difference(
             more = f" (and {unequal.sum() - 1} more rows)" if unequal.sum() > 1 else ""
             distance = (a[name] - b[name]).abs().max() if pd.api.types.is_numeric_dtype(a[name]) else pd.NA
             more += "" if pd.isna(distance) else f"; at most {float(distance):.1e} apart"
-            return f"{name} {a[name].iloc[row]} became {b[name].iloc[row]}: {_row_name(keys, a.index[row])}{more}"
+            old, new = (tables.short_name(frame[name].iloc[row]) for frame in (a, b))
+            return f"{name} {old} became {new}: {_row_name(keys, a.index[row])}{more}"
     return None
 
 
@@ -293,7 +294,8 @@ def _largest_share(old: np.ndarray, new: np.ndarray, scale: np.ndarray) -> float
 
 def _row_name(keys: Sequence[str], values: Sequence[object]) -> str:
     """Describe a row by its keys, without missing values."""
-    return ", ".join(f"{key} {value}" for key, value in zip(keys, values, strict=True) if not pd.isna(value))  # type: ignore[call-overload]
+    pairs = zip(keys, values, strict=True)
+    return ", ".join(f"{key} {tables.short_name(value)}" for key, value in pairs if not pd.isna(value))  # type: ignore[call-overload]
 
 
 def recorded_kernels(store: CellStore, cell: GridCell) -> str:
@@ -321,7 +323,7 @@ def _environment_differences(
     stored_values |= {"iclbench": recorded["version"]}
     stored_values |= {} if pd.isna(recorded["libraries"]) else json.loads(recorded["libraries"])
     return tuple(
-        f"{name}: {value} then, {current_values.get(name, 'none')} now"
+        f"{name}: {tables.short_name(value, 'hardware')} then, {current_values.get(name, 'none')} now"
         for name, value in stored_values.items()
         if not pd.isna(value) and value != current_values.get(name)
     )

@@ -340,8 +340,8 @@ LIKELIHOODS = ("log_likelihood", "log_likelihood_joint")
 
 # Names in packed tables are cut to this number of characters before they are shown, and texts for readers to four times
 # this number. Columns that are read by code are not cut.
-MAX_NAME = 64
-_TEXTS = {"reason": 4 * MAX_NAME, "hardware": 4 * MAX_NAME}
+_MAX_NAME = 64
+_TEXTS = {"reason": 4 * _MAX_NAME, "hardware": 4 * _MAX_NAME}
 _CODE_COLUMNS = ("cell", "files", "metrics", "libraries")
 
 _KINDS = {"backbone", "baseline", "oracle", "published"}
@@ -466,13 +466,22 @@ def union(table: TableName, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(nonempty, ignore_index=True).drop_duplicates(_KEYS[table], ignore_index=True)
 
 
+def short_name(value: object, column: str = "") -> str:
+    r"""A value of a packed table for a message: one line, cut in the middle, with escaped control characters.
+
+    >>> print(short_name("gpt2\x1b[31m"), len(short_name("a" * 100)), len(short_name("a" * 100, "reason")))
+    gpt2\x1b[31m 63 100
+    """
+    return as_one_line(str(value), _TEXTS.get(column, _MAX_NAME))
+
+
 def with_short_names(rows: pd.DataFrame) -> pd.DataFrame:
     """The frame with long names and texts cut in the middle, and with escaped control characters in them."""
     long: dict[str, pd.Series] = {}
     for name, column in rows.items():
-        limit = _TEXTS.get(str(name), MAX_NAME)
+        limit = _TEXTS.get(str(name), _MAX_NAME)
         if isinstance(column.dtype, pd.StringDtype) and name not in _CODE_COLUMNS and (column.str.len() > limit).any():
-            texts = {text: as_one_line(text, limit) for text in column.dropna().unique()}
+            texts = {text: short_name(text, str(name)) for text in column.dropna().unique()}
             long[str(name)] = column.map(texts).astype(column.dtype)
     return rows.assign(**long)
 

@@ -209,6 +209,18 @@ def test_unpacked_rows_replace_packed_rows(tmp_path: Path) -> None:
     assert values == [[2.0], [2.0], [1.0]]
 
 
+def test_long_names_in_packed_files_are_cut_and_escaped(tmp_path: Path) -> None:
+    name, reason = f"<b>\x1b[31m{100 * 'x'}", 100 * "y"
+    for folder in ("a-reference", "tables/p"):
+        (tmp_path / folder).mkdir(parents=True)
+        _write(tmp_path / folder, [ROW | {"run": name, "reason": reason}, ROW])
+    packed = tables.read_all("values", tmp_path, packed=True)
+    cut, short = packed["run"].sort_values()
+    assert short == ROW["run"] and len(cut) <= 64 and cut.startswith("<b>\\x1b[31mx")
+    assert reason in packed["reason"].tolist(), "texts for readers are longer than names"
+    assert name in tables.read_all("values", tmp_path, packed=False)["run"].tolist()
+
+
 def test_an_empty_folder_gives_an_empty_table_with_the_correct_types(tmp_path: Path) -> None:
     for name in tables.SCHEMAS:
         empty = tables.read_all(name, tmp_path)

@@ -9,6 +9,7 @@ import pandas as pd
 from iclbench.core.formats import integer, plural, seconds
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
+from iclbench.tables import short_name
 from iclbench.tables.runs import joined_run_names
 
 _STATUSES = ("done", "failed", "diverged", "skipped")
@@ -124,4 +125,8 @@ def _libraries(text: str) -> str:
     >>> _libraries('{"torch": "2.13.0", "numpy": "2.1.0"}')
     'numpy 2.1.0, torch 2.13.0'
     """
-    return ", ".join(f"{name} {version}" for name, version in sorted(json.loads(text).items()))
+    try:
+        versions = dict(json.loads(text))
+    except (TypeError, ValueError):  # in a table that iclbench did not write
+        return short_name(text)
+    return ", ".join(short_name(f"{name} {version}") for name, version in sorted(versions.items()))
