@@ -1,7 +1,9 @@
 """Evaluation of looped models with other numbers of loops than in training."""
 
+import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import tomli_w
 import torch
@@ -18,64 +20,68 @@ from iclbench.training.run import train
 from tests.conftest import small_card
 from tests.refusals import refused
 
-LOOPED = ["backbone.loops=3", "backbone.loop_window=2"]
+
+def write_card(folder: Path) -> str:
+    path = folder / "tiny-linear.toml"
+    path.write_text(tomli_w.dumps(small_card()))
+    return str(path)
 
 
 @pytest.fixture(scope="module")
-def card(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("card") / "tiny-linear.toml"
-    path.write_text(tomli_w.dumps(small_card()))
-    return path
-
-
-def trained(card: Path, results: Path, overrides: list[str]) -> Run:
-    run = create(results, resolve_run(str(card), "gpt2", "smoke", 0, overrides))
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A results folder with a looped run that is evaluated with the number of loops in training."""
+    folder = tmp_path_factory.mktemp("looped")
+    config = resolve_run(write_card(folder), "gpt2", "smoke", 0, ["backbone.loops=3", "backbone.loop_window=2"])
+    run = create(folder, config, "looped")
     train(run)
-    return run
+    list(evaluate_run(Context(folder), run, baseline_names=["zero"]))
+    return folder
 
 
-@pytest.mark.parametrize("loops", [2, 7])
+def final_rows(results: Path) -> pd.DataFrame:
+    """Return the rows of the run with the number of loops in training."""
+    rows = tables.read_all("values", results).query("run == 'looped'")
+    return tables.frame("values", rows[rows["axis"].isna()]).sort_values(["metric", "n_context"], ignore_index=True)
+
+
 def test_rows_on_the_axis_loops_are_those_of_the_same_weights_with_more_iterations(
-    card: Path, tmp_path: Path, loops: int
+    results: Path, tmp_path: Path
 ) -> None:
     """The reference is a model that is built with this number of loops and loads the weights of the run."""
-    run = trained(card, tmp_path, LOOPED)
-    list(evaluate_run(Context(tmp_path), run, baseline_names=["zero"]))
-    own_rows = tables.read_all("values", tmp_path).query("kind == 'backbone'")
-    cells = [
-        cell
-        for cell in evaluate_run(Context(tmp_path), run, baseline_names=["zero"], loops=[loops, loops])
-        if not cell.cached
-    ]
-    assert [cell.contestant.coordinate for cell in cells] == [("loops", loops)]
-    rows = tables.read_all("values", tmp_path).query("kind == 'backbone'")
-    assert tables.frame("values", rows[rows["axis"].isna()]).equals(tables.frame("values", own_rows))
-    actual = rows[rows["axis"].eq("loops") & rows["metric"].eq("squared_error")]
-    assert set(actual["run"]) == {run.name} and set(actual["axis_value"]) == {float(loops)}
+    folder = tmp_path / "copy"
+    shutil.copytree(results, folder)
+    run, rows_before = Run(folder / "runs" / "looped"), final_rows(folder)
 
-    longer = resolve_run(str(card), "gpt2", "smoke", 0, [f"backbone.loops={loops}"])
-    model = longer.build(longer.task.build()).eval()
-    model.load_state_dict(load_file(run.weights))
+    def evaluate() -> list[object]:
+        cells = evaluate_run(Context(folder), run, baseline_names=["zero"], loops=[2, 7, 7])
+        return [cell.contestant.coordinate for cell in cells if not cell.cached]
+
+    assert evaluate() == [("loops", 2), ("loops", 7)]
+    assert evaluate() == []
+    pd.testing.assert_frame_equal(final_rows(folder), rows_before)
+    all_rows = tables.read_all("values", folder).query("run == 'looped'")
     prompts = PromptSet(run.config.task, "smoke")
-    episodes = prompts.episodes
-    with torch.no_grad():
-        errors = model.predict_next(episodes.context).scores(episodes.context.y)["squared_error"].double()
-    expected = errors.mean(0) / prompts.family.normaliser
-    by_size = actual.sort_values("n_context")["value"].to_numpy(dtype=float)
-    assert by_size == pytest.approx(expected.numpy(), rel=1e-5)
-
-    assert all(cell.cached for cell in evaluate_run(Context(tmp_path), run, baseline_names=["zero"], loops=[loops]))
-    remove_run(tmp_path, run.name)
-    assert not list((tmp_path / "tables").rglob(f"{run.name}*"))
-
-
-def test_a_model_without_loops_cannot_be_evaluated_with_loops(card: Path, tmp_path: Path) -> None:
-    run = trained(card, tmp_path, [])
-    with refused("not-applicable", run.name, "backbone.loops"):
-        list(evaluate_run(Context(tmp_path), run, loops=[4]))
+    for loops in (2, 7):
+        rows = all_rows[all_rows["axis"].eq("loops") & all_rows["axis_value"].eq(loops)]
+        assert set(rows["metric"]) == {"squared_error", "auc"} and rows["status"].eq("ok").all()
+        config = resolve_run(write_card(tmp_path), "gpt2", "smoke", 0, [f"backbone.loops={loops}"])
+        model = config.build(config.task.build()).eval()
+        model.load_state_dict(load_file(run.weights))
+        context = prompts.episodes.context
+        with torch.no_grad():
+            errors = (model.predict_next(context).mean - context.y).double().square().sum(-1)
+        expected = errors.mean(0).numpy() / prompts.family.normaliser
+        actual = rows[rows["metric"].eq("squared_error")].sort_values("n_context")["value"].to_numpy(dtype=float)
+        assert actual == pytest.approx(expected, rel=1e-5)
+    remove_run(folder, "looped")
+    assert not list((folder / "tables").rglob("looped*"))
 
 
-def test_more_loops_than_the_limit_are_refused(card: Path, tmp_path: Path) -> None:
-    run = trained(card, tmp_path, LOOPED)
-    with refused("bad-value", run.name, "loops", 1001):
-        list(evaluate_run(Context(tmp_path), run, loops=[1001]))
+def test_impossible_numbers_of_loops_are_refused(results: Path, tmp_path: Path) -> None:
+    looped = Run(results / "runs" / "looped")
+    with refused("bad-value", "looped", "loops", 1001):
+        list(evaluate_run(Context(results), looped, loops=[1001]))
+    plain = create(tmp_path, resolve_run(write_card(tmp_path), "gpt2", "smoke", 0), "plain")
+    train(plain)
+    with refused("not-applicable", "plain", "backbone.loops"):
+        list(evaluate_run(Context(tmp_path), plain, loops=[4]))
