@@ -107,7 +107,7 @@ def test_forked_queries_give_the_predictions_of_one_pass_per_query(positions: st
 
 
 def test_sequences_beyond_the_learned_positions_are_refused() -> None:
-    with refused("not-applicable", 12, 13, "gpt2-rotary"):
+    with refused("not-applicable", "24 tokens", 26, "gpt2-rotary"):
         model("learned").predict_next(points(count=13))
 
 
@@ -117,7 +117,7 @@ def test_a_target_beyond_the_learned_positions_is_refused() -> None:
     with torch.no_grad():
         last = ours.predict_targets(batch[:, :11], batch.x[:, 11:]).mean
         assert torch.allclose(last[:, 0], ours.predict_next(batch).mean[:, 11], atol=2e-5)
-        with refused("not-applicable", 12, 13, "gpt2-rotary"):
+        with refused("not-applicable", "24 tokens", 25, "gpt2-rotary"):
             ours.predict_targets(batch, batch.x[:, :1])
 
 

@@ -119,7 +119,7 @@ def test_sequences_longer_than_the_learned_positions_are_refused_even_if_each_se
     x_query: Tensor | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pair_sequence, "SEGMENT_SIZE", 5)
-    with refused("not-applicable", N, N + 1):
+    with refused("not-applicable", f"{2 * N} tokens", 2 * N + 2):
         model("gpt2-learned").predict_next(draw(count=N + 1), x_query=x_query)
 
 

@@ -212,7 +212,7 @@ def test_learned_positions_cover_the_longest_related_dataset_and_its_separator()
         context = replace(draw(1, points, seed=2), mask=torch.ones(1, points, dtype=torch.bool))
         assert backbone.longest == longest
         assert backbone.predict_targets(context, context.x[:, :1], full).mean.isfinite().all()
-        with refused("not-applicable", longest):
+        with refused("not-applicable", f"{2 * longest} tokens"):
             backbone.predict_targets(context.append(context), context.x[:, :1], full)
 
 

@@ -438,7 +438,7 @@ def test_packing_counts_the_cells_that_are_not_computed_yet(tmp_path: Path, caps
     cells = grid_cells([str(tiny_grid(tmp_path, backbones=("cnp",), evaluate=None, probe=None))])
     results = tmp_path / "results"
     record(results, cells[0], Outcome("failed", "a reason"), Context(results))
-    sweep_results.print_packed(cells, CellStore(results), results / "mine")
+    sweep_results.print_packed([], cells, CellStore(results), results / "mine")
     assert "1 cell" in capsys.readouterr().err
 
 
