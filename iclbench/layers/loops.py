@@ -50,11 +50,11 @@ class Looped:
             output = output.detach()
         return output + embedded
 
-    def read_hidden(self, outputs: Iterable[Float[Tensor, "B N _"]]) -> Float[Tensor, "B N *window D"]:
+    def read_hidden(self, outputs: Iterable[Tensor]) -> Float[Tensor, "B N *window D"]:
         """Return the hidden vectors of the last iteration or of the window.
 
         Args:
-            outputs: the outputs of the last block in each iteration.
+            outputs: outputs of blocks, `(B, N, D)`; the last ones are those of the last block in each iteration.
         """
         last = deque(outputs, maxlen=self.window or 1)
         if self.window is None:
