@@ -11,7 +11,9 @@ from iclbench.cli.options import DataDir, Device, MaxBytes, Threads, Trust, set_
 
 
 def command(
-    pack: Annotated[Path, typer.Argument(help="Folder of packed results, from iclbench sweep GRID --pack FOLDER.")],
+    pack: Annotated[
+        Path, typer.Argument(metavar="PACK", help="Folder of packed results, from iclbench sweep GRID --pack FOLDER.")
+    ],
     recompute: Annotated[
         int, typer.Option("--recompute", min=1, help="Number of random runs that are trained again.", metavar="K")
     ] = 1,

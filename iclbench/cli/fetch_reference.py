@@ -17,8 +17,8 @@ def command(
 ) -> None:
     """Unpack the tables and weights of the reference results into RESULTS/reference.
 
-    A checkout of iclbench contains them; the installed package does not. The archive is checked against the SHA-256 in
-    the package.
+    A checkout of iclbench contains them; the installed package does not.
+    The package contains the SHA-256 of the archive, and another file is refused.
     """
     from iclbench.cli.terminal import out
     from iclbench.store import reference_archive
