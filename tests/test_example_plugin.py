@@ -113,6 +113,19 @@ def test_the_commands_in_the_readme_train_and_evaluate_a_model(outputs: Outputs)
     assert {"learned-kernel", "gpt2", "gaussian-kernel-half", "zero"} <= set(rows["contestant"])
 
 
+@pytest.mark.slow
+def test_the_grid_of_the_plugin_becomes_a_pack_that_passes_its_check(plugin_folder: Path, tmp_path: Path) -> None:
+    """The commands of docs/packs.md, section "Contribute a result". The pack is checked without the original cards."""
+    (tmp_path / "cards").symlink_to(EXAMPLE / "cards")
+    sweep, packed = ["sweep", "cards/waves-study.toml"], "results/waves-study"
+    for code, out in run(plugin_folder, tmp_path, [*sweep, "-j", "1"], [*sweep, "--pack", packed]):
+        assert code == 0, out
+    (tmp_path / "reviewer").mkdir()
+    shutil.copytree(tmp_path / packed, tmp_path / "reviewer" / "waves-study")
+    ((code, out),) = run(plugin_folder, tmp_path / "reviewer", ["check-pack", "waves-study"])
+    assert code == 0 and "1/4" in out
+
+
 @pytest.fixture
 def importable_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLE))
