@@ -181,21 +181,22 @@ def this_process() -> Processes:
 
 
 def check_count(count: int, device: str) -> None:
-    """Raise `UsageError` if the number of processes exceeds the number of GPUs or available cores, or if several
-    processes would share one GPU. On the CPU, two processes are always allowed."""
+    """Raise `UsageError` if the number of processes exceeds the number of GPUs or available cores, if several processes
+    would share one GPU, or if torch cannot connect processes on GPUs (on Windows). On the CPU, two processes are always
+    allowed."""
     if count > 1 and device.startswith("cuda:"):
         raise UsageError(
             f"--processes {count} needs a GPU for each process; pass --device cuda, not {device}", code="conflict"
-        )
-    if count > 1 and device.startswith("cuda") and not dist.is_nccl_available():
-        raise UsageError(
-            f"--processes {count} on GPUs needs NCCL, which this build of torch lacks; train in one process",
-            code="not-supported",
         )
     available = torch.cuda.device_count() if device.startswith("cuda") else max(2, cores.count_available())
     if count > available:
         resource = "GPUs of this machine" if device.startswith("cuda") else "available cores"
         raise UsageError(f"--processes {count} is more than the {available} {resource}", code="bad-value")
+    if count > 1 and device.startswith("cuda") and not dist.is_nccl_available():
+        raise UsageError(
+            f"--processes {count} on GPUs needs NCCL, which this build of torch lacks; train in one process",
+            code="not-supported",
+        )
 
 
 def device_of_process(device: str) -> str:

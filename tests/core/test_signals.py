@@ -4,12 +4,14 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from iclbench import tables
 from iclbench.cli.main import main
+from iclbench.core import signals
 from iclbench.core.signals import raise_if_ctrl_c, remember_ctrl_c
 from iclbench.evaluation.curves import learning_curve
 
@@ -78,3 +80,11 @@ def test_an_interrupt_has_no_effect_on_the_next_command() -> None:
     with remember_ctrl_c():
         raise_if_ctrl_c()
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_signals_are_not_deferred_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows has no signal masks."""
+    monkeypatch.setattr(signals, "sys", SimpleNamespace(platform="win32"))
+    monkeypatch.delattr(signal, "pthread_sigmask")
+    with signals.defer_signals(signal.SIGINT):
+        pass

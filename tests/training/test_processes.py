@@ -223,6 +223,15 @@ def test_several_processes_on_one_gpu_are_refused() -> None:
         check_count(2, "cuda:1")
 
 
+def test_several_processes_on_gpus_are_refused_without_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builds of torch for Windows have no NCCL."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
+    check_count(1, "cuda")
+    with refused("not-supported", "--processes 2", "NCCL"):
+        check_count(2, "cuda")
+
+
 @pytest.mark.slow
 def test_all_processes_end_if_the_first_one_is_killed(tmp_path: Path) -> None:
     """The first process is killed before the processes are connected."""
