@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
 from jaxtyping import Float
-from pydantic import model_validator
+from pydantic import AfterValidator, model_validator
 from torch import Tensor, nn
 
 from iclbench.backbones.base import BackboneSettings
@@ -42,18 +42,21 @@ _Sequence = TypeVar("_Sequence", bound="SequenceBackbone[Any]")
 class LoopedSettings(BackboneSettings):
     """Settings of models whose blocks can be applied several times (`iclbench.layers.loops`)."""
 
-    loops: LoopCount = 1
-    """Iterations of the blocks, with the embedded input added before each iteration (Yang et al. 2023)."""
+    # One iteration is stored as None, so that configurations of models without loops do not contain this setting.
+    loops: Annotated[LoopCount | None, AfterValidator(lambda loops: None if loops == 1 else loops)] = None
+    """Iterations of the blocks, with the embedded input added before each iteration (Yang et al. 2023); by default
+    one."""
     loop_window: LoopCount | None = None
     """Number of last iterations over which the training loss is averaged; earlier ones have no gradients. By default,
     all iterations."""
 
     @model_validator(mode="after")
     def _check_window(self) -> LoopedSettings:
-        if self.loop_window is not None and self.loop_window > self.loops:
+        loops = self.loops or 1
+        if self.loop_window is not None and self.loop_window > loops:
             raise ValueError(
-                f"backbone.loop_window={self.loop_window} is larger than backbone.loops={self.loops}; use a smaller "
-                "window or more loops"
+                f"backbone.loop_window={self.loop_window} is larger than backbone.loops={loops}; use a smaller window "
+                "or more loops"
             )
         return self
 
@@ -87,7 +90,8 @@ class SequenceBackbone(CausalTrunk[_Settings], abstract=True):
 
     def _set_loops(self, settings: _Settings) -> None:
         if isinstance(settings, LoopedSettings):
-            self.loops, self.loop_window = settings.loops, settings.loop_window or settings.loops
+            self.loops = settings.loops or 1
+            self.loop_window = settings.loop_window or self.loops
 
     def with_loops(self: _Sequence, loops: int) -> _Sequence:
         if self.loops == 1 or not isinstance(self.settings, LoopedSettings):

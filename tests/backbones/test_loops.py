@@ -10,12 +10,14 @@ from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.backbones.gpt2 import GPT2Settings
 from iclbench.backbones.image_backbone import build_backbone
 from iclbench.backbones.sequence import SequenceBackbone
+from iclbench.config.resolution import resolve_run
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.settings import validate
 from iclbench.evaluation.costs.flops import count_flops
 from iclbench.layers.causal_transformer import ALL_TOKENS
 from iclbench.layers.positions import LearnedPositions
 from iclbench.registry import BACKBONES
+from iclbench.store.identity import run_id
 from tests.backbones.random_points import points
 from tests.backbones.transformers_gpt2 import transformers_gpt2
 from tests.refusals import refused
@@ -157,6 +159,18 @@ def test_a_model_without_loops_is_the_model_without_these_settings(name: str) ->
     once = model(name, loops=1, window=None)
     assert torch.equal(once.predict_next(data).mean, plain.predict_next(data).mean)
     assert plain.parameter_count == model(name, loops=LOOPS).parameter_count
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_configurations_of_models_without_loops_do_not_contain_the_settings(name: str) -> None:
+    """Runs that were trained before the settings existed therefore keep their configuration."""
+    default, once, looped = (
+        resolve_run("linear", name, "smoke", 0, overrides)
+        for overrides in ([], ["backbone.loops=1"], ["backbone.loops=2", "backbone.loop_window=1"])
+    )
+    assert not default.backbone.settings.keys() & {"loops", "loop_window"}
+    assert default.trained_part == once.trained_part and run_id(default) == run_id(once) != run_id(looped)
+    assert looped.backbone.settings["loops"] == 2 and looped.backbone.settings["loop_window"] == 1
 
 
 @pytest.mark.parametrize(("name", "changes"), [*CASES, ("gpt2", {"positions": "rotary"})])
