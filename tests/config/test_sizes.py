@@ -183,7 +183,7 @@ def test_given_settings_do_not_change_and_a_given_width_disables_the_search() ->
     assert abs(parameters / 25_000 - 1) <= BUDGET_TOLERANCE
     assert settings_and_size("linear", "mamba", "grid", "backbone.width=8")[0]["width"] == 8
     assert settings_and_size("linear", "gpt2", "grid", "backbone.size=tiny")[0] | {"width": None} == {
-        "size": "tiny", "layers": 2, "heads": 4, "init_std": 0.12, "positions": "none", "width": None, "loops": 1,
+        "size": "tiny", "layers": 2, "heads": 4, "init_std": 0.12, "positions": "none", "width": None,
     }  # fmt: skip
 
 
