@@ -72,10 +72,6 @@ class _Writers(TensorRecord):
     g: Float[Tensor, "B H T 1"]
     turns: Float[Tensor, "B H T R"]
 
-    def select(self, index: slice) -> _Writers:
-        """Return the selected tokens."""
-        return self.map(lambda t: t[:, :, index])
-
     def after(self, x: Float[Tensor, "B H 1 V"], B: Float[Tensor, "B H 1 K"]) -> _Writers:
         """Return the tokens after a first token whose input with the weight `present` is already in the state."""
         present, g, turns = (F.pad(t, (0, 0, 1, 0)) for t in (self.present, self.g, self.turns))
@@ -139,8 +135,8 @@ class Mamba3(Mixer):
                 u = torch.where(mask.unsqueeze(2), u, F.pad(held, (0, self.state)).unsqueeze(1))
             writers, readers = self._tokens(u, gates.to(memory), mask)
             sources = writers.after(*self._inputs(held.unsqueeze(1)))
-            o, memory = recurrence.linear_recurrence(_terms(sources.select(slice(-1)), readers), memory)
-            memory = _write_last(memory, sources.select(slice(-1, None)))
+            o, memory = recurrence.linear_recurrence(_terms(sources[:, :, :-1], readers), memory)
+            memory = _write_last(memory, sources[:, :, -1:])
         return self._out(o, writers, readers, z), (tail, memory, self._last_inputs(u))
 
     def full_pass(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
@@ -150,7 +146,7 @@ class Mamba3(Mixer):
         with full_precision(x):
             writers, readers = self._tokens(self.window.activate(u).to(held), gates.to(held))
             sources = writers.after(*self._inputs(held.unsqueeze(1)))
-            o = recurrence.full_pass(_terms(sources.select(slice(-1)), readers))
+            o = recurrence.full_pass(_terms(sources[:, :, :-1], readers))
         return self._out(o, writers, readers, z)
 
     def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q D"]:
@@ -159,7 +155,7 @@ class Mamba3(Mixer):
         u = self.window.peek(inputs, tail)
         with full_precision(x):
             writers, readers = self._tokens(self.window.activate(u).to(memory), gates.to(memory))
-            source = writers.select(slice(0)).after(*self._inputs(held.unsqueeze(1)))
+            source = writers[:, :, :0].after(*self._inputs(held.unsqueeze(1)))
             o = recurrence.peek(_terms(source.map(lambda t: t.expand(-1, -1, x.shape[1], -1)), readers), memory)
         return self._out(o, writers, readers, z)
 
@@ -174,10 +170,10 @@ class Mamba3(Mixer):
             writers, readers = self._tokens(u, gates.to(memory))
             query_writers, query_readers = self._tokens(query_u, query_gates.to(memory))
             sources = writers.after(*self._inputs(held.unsqueeze(1)))
-            terms = _terms(sources.select(slice(-1)), readers)
-            query_terms = _terms(sources.select(slice(None, -1, 2)), query_readers)
+            terms = _terms(sources[:, :, :-1], readers)
+            query_terms = _terms(sources[:, :, :-1:2], query_readers)
             o, answers, memory = recurrence.fork(terms, query_terms, memory)
-            memory = _write_last(memory, sources.select(slice(-1, None)))
+            memory = _write_last(memory, sources[:, :, -1:])
         outputs = self._out(o, writers, readers, z), self._out(answers, query_writers, query_readers, query_z)
         return *outputs, (tail, memory, self._last_inputs(u))
 
