@@ -573,7 +573,7 @@ def _config_to_write(run: Run, config: RunConfig) -> str | None:
         if run.config == config:
             return None
         content = with_evaluation_of(read_toml(path), content)
-    text = _toml_text(content)
+    text = toml_text(content)
     return None if path.is_file() and path.read_bytes() == text.encode() else text
 
 
@@ -586,7 +586,8 @@ def _check_buildable(config: RunConfig, data_dir: Path | None) -> None:
     config.build(family)
 
 
-def _toml_text(content: Mapping[str, Any]) -> str:
+def toml_text(content: Mapping[str, Any]) -> str:
+    """Return plain values as TOML."""
     import tomli_w
 
     return tomli_w.dumps(content)

@@ -14,7 +14,7 @@ from iclbench.config.cards import card_name, card_names, read_toml
 from iclbench.core.errors import IclbenchError, UsageError
 from iclbench.core.files import write_text
 from iclbench.store.rates import results_path
-from iclbench.store.runs import write_errors
+from iclbench.store.runs import toml_text, write_errors
 from iclbench.tables import short_name
 
 CARD, RATES = ".toml", ".rates.toml"
@@ -56,7 +56,7 @@ def write_cards(grids: Iterable[str], presets: Iterable[str], results: Path, out
         sources[name] = path
         content = read_toml(path)
         renamed = _map_texts(content, file_name)
-        texts[name] = path.read_text(encoding="utf-8") if renamed == content else _toml(renamed)
+        texts[name] = path.read_text(encoding="utf-8") if renamed == content else toml_text(renamed)
     for preset in sorted(set(presets)):
         name, path = preset + RATES, results_path(results, preset)
         if path.is_file():
@@ -97,13 +97,13 @@ def unpack_cards(pack: Path, cards: Path, results: Path) -> list[str]:
     for name in sorted(names):
         content = read_toml(pack / name)
         if name.endswith(RATES):
-            write_text(results_path(results, name.removesuffix(RATES)), _toml(content))
+            write_text(results_path(results, name.removesuffix(RATES)), toml_text(content))
             continue
         if "backbones" in content:
             grids.append(str(cards / name))
         elif card_name(Path(name)) in shipped_names:
             raise IclbenchError(f"{name}: iclbench has a card of this name; rename the card", code="exists")
-        write_text(cards / name, _toml(_map_texts(content, path_of)))
+        write_text(cards / name, toml_text(_map_texts(content, path_of)))
     if not grids:
         raise IclbenchError(f"{pack.name} has no grid card; pack a grid that is given by the path of its card")
     return grids
@@ -116,9 +116,3 @@ def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, dict):
         return {change(key): _map_texts(item, change) for key, item in value.items()}
     return [_map_texts(item, change) for item in value] if isinstance(value, list) else value
-
-
-def _toml(content: Any) -> str:
-    import tomli_w
-
-    return tomli_w.dumps(content)
