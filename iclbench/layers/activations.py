@@ -1,8 +1,9 @@
-"""The tanh approximation of GELU, with a faster implementation for CPUs."""
+"""The tanh approximation of GELU, with an own implementation for CPUs."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,22 +16,36 @@ _LINEAR = 2 * math.sqrt(2 / math.pi)
 _CUBIC = 0.044715 * _LINEAR
 
 
+# Elements per chunk: 256 kB in single precision, so that intermediate results stay in the cache of a core.
+_CHUNK = 65_536
+
+
 class _SigmoidGelu(torch.autograd.Function):
-    """The tanh approximation of GELU, written with a sigmoid. On a CPU, its forward and backward passes take half as
-    long as those of `F.gelu`."""
+    """The tanh approximation of GELU, written with a sigmoid and computed in chunks."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        gate = x.square().mul_(_CUBIC).add_(_LINEAR).mul_(x).sigmoid_()
+        x = x.contiguous()
+        gate, result = torch.empty_like(x), torch.empty_like(x)
+        for x_part, gate_part, result_part in _chunks(x, gate, result):
+            torch.square(x_part, out=gate_part).mul_(_CUBIC).add_(_LINEAR).mul_(x_part).sigmoid_()
+            torch.mul(x_part, gate_part, out=result_part)
         ctx.save_for_backward(x, gate)
-        return x * gate
+        return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         x, gate = ctx.saved_tensors
-        slope = x.square().mul_(3 * _CUBIC).add_(_LINEAR).mul_(x)
-        return slope.mul_(1 - gate).add_(1).mul_(gate).mul_(gradients[0])
+        result = torch.empty_like(x)
+        for x_part, gate_part, gradient, slope in _chunks(x, gate, gradients[0].contiguous(), result):
+            torch.square(x_part, out=slope).mul_(3 * _CUBIC).add_(_LINEAR).mul_(x_part)
+            slope.mul_(1 - gate_part).add_(1).mul_(gate_part).mul_(gradient)
+        return result
+
+
+def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    return zip(*(tensor.view(-1).split(_CHUNK) for tensor in tensors), strict=True)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:

@@ -7,9 +7,13 @@ import torch.nn.functional as F
 from iclbench.layers.activations import gelu_tanh
 
 
-def test_values_and_gradients_equal_torch_gelu() -> None:
-    x = torch.linspace(-12, 12, 2001, requires_grad=True)
-    weight = torch.randn(2001, generator=torch.Generator().manual_seed(0))
+@pytest.mark.parametrize(("rows", "columns"), [(3, 667), (2, 70_000)], ids=["one chunk", "several chunks"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_values_and_gradients_equal_torch_gelu(rows: int, columns: int, transposed: bool) -> None:
+    x = torch.linspace(-12, 12, rows * columns).view(rows, columns)
+    x = (x.T if transposed else x).detach().requires_grad_()
+    weight = torch.randn(columns, rows, generator=torch.Generator().manual_seed(0)).T
+    weight = weight.T if transposed else weight
     (gelu_tanh(x) * weight).sum().backward()
     exact = x.detach().double().requires_grad_()
     (F.gelu(exact, approximate="tanh") * weight).sum().backward()
