@@ -31,6 +31,7 @@ SECTIONS = (
     "in-context",
     "solutions",
     "state-sizes",
+    "loops",
     "gap",
     "related",
     "context-size",

@@ -13,6 +13,7 @@ import pandas as pd
 from iclbench import tables
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.gains import gains
+from iclbench.analysis.loops import loop_values
 from iclbench.analysis.oracles import beaten_oracles
 from iclbench.analysis.scores import run_leaderboard
 from iclbench.analysis.table_ranks import table_metric
@@ -29,7 +30,6 @@ from iclbench.cli.result_rows import (
 from iclbench.cli.table_board import table_board, table_notes
 from iclbench.cli.terminal import out, print_rows, print_table
 from iclbench.core.metrics import curve_metric, metric
-from iclbench.tables.evaluators import LOOPS
 from iclbench.tables.runs import trained_runs
 
 
@@ -104,19 +104,11 @@ def notes(results: Path, values: pd.DataFrame) -> list[str]:
 
 
 def loop_notes(values: pd.DataFrame) -> list[str]:
-    """Return a note for each run that was evaluated with further numbers of loops: its area, or its log-likelihood or
-    squared error with all related datasets, at each of these numbers."""
-    rows = values[values["axis"].eq(LOOPS).fillna(False) & values["status"].eq("ok")]
+    """Return a note for each run that was evaluated with further numbers of loops, with its value at each number."""
     lines = []
-    for run, run_rows in rows.groupby("run"):
-        metrics = set(run_rows["metric"])
-        name = next((name for name in ("auc", "log_likelihood", "squared_error") if name in metrics), None)
-        if name is None:
-            continue
-        means = run_rows[run_rows["metric"].eq(name)].sort_values(["axis_value", "n_related"])
-        means = means.drop_duplicates("axis_value", keep="last")
-        numbers = [f"{int(n)}: {value:.3f}" for n, value in zip(means["axis_value"], means["value"], strict=True)]
-        lines.append(f"{metric(name).label} of {run} by number of loops: {', '.join(numbers)}")
+    for (run, name), rows in loop_values(values).groupby(["run", "metric"]):
+        numbers = [f"{int(n)}: {value:.3f}" for n, value in zip(rows["axis_value"], rows["value"], strict=True)]
+        lines.append(f"{metric(str(name)).label} of {run} by number of loops: {', '.join(numbers)}")
     return lines
 
 

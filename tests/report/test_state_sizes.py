@@ -44,7 +44,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 def test_a_backbone_has_one_line_over_the_sizes_of_its_states(results: Results) -> None:
     (task,) = results.slices
     section = state_sizes.section(task)
-    assert section is not None
+    assert section is not None and section.id == f"{task.id}-state-sizes"
     (figure,) = [block for block in section.walk() if isinstance(block, Figure)]
     data = figure.data
     # The shift with more points is not drawn.

@@ -28,7 +28,7 @@ def section(task: Slice) -> Section | None:
     sizes = points.groupby("contestant")["state_bytes"].agg(lambda sizes: sizes.max() / sizes.min())
     if not (sizes >= _LEAST_RATIO).any():
         return None
-    return Section("state-sizes", "Size of the state", (_figure(task, points),))
+    return Section(f"{task.id}-state-sizes", "Size of the state", (_figure(task, points),))
 
 
 def state_points(task: Slice) -> pd.DataFrame:
