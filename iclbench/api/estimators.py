@@ -170,6 +170,7 @@ class InContextRegressor(RegressorMixin, _InContext):
         n_contexts: number of random selections of rows to average over if there are more rows than the model reads at
             once. A causal model reads as many rows as in training, a set model up to 1,000.
         n_permutations: number of orders of the rows to average over (default: 4 for a causal model, 1 for a set model).
+            Every selection has another order, so the number of selections is at least `n_permutations`.
         random_state: seed or generator of the selections and orders.
         device: device of the model.
 

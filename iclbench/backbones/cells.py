@@ -17,7 +17,8 @@ weights):
 - Cells do not attend to columns that are constant in the context. Predictions therefore do not depend on constant
   columns, including the values of targets in these columns. If the context has fewer than two rows, all columns of x
   are constant. nanoTabPFN maps constant columns to 0, and the values of targets that differ from the constant to ±100.
-- Without context, the attention output and the y of targets are 0; in nanoTabPFN they are NaN.
+- Without context, the attention to rows returns the bias of its output layer, and the y of targets is 0; in nanoTabPFN
+  they are NaN.
 - Rows may be masked, so that a batch can hold contexts of different sizes.
 - No constant (1e-20 or 1e-8) is added to the standard deviation.
 

@@ -36,12 +36,12 @@ def remarks(prompts: PromptSet) -> list[str]:
     family = prompts.family
     if isinstance(family, UserTable):
         return [
-            *family.remarks(prompts.context_points),
+            *family.remarks(prompts.context_points, len(prompts.episodes)),
             f"methods with {SUFFIX} are fitted on all rows except the targets, with all columns; all others read the "
             "rows and columns of the model",
         ]
     if isinstance(family, RealTables):
-        return family.remarks(prompts.context_points)
+        return family.remarks(prompts.context_points, len(prompts.episodes))
     if not isinstance(family, Tabular) or prompts.shift != "none":
         return []
     summary = full_table_error(prompts)

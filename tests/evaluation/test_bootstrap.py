@@ -23,6 +23,13 @@ def test_the_width_matches_the_normal_approximation_for_many_episodes() -> None:
     assert ((low < errors.mean(0)) & (errors.mean(0) < high)).all()
 
 
+@pytest.mark.parametrize(("tables", "coverage"), [(3, 0.75), (4, 0.80)])
+def test_intervals_over_few_tables_have_the_coverage_on_the_cards_of_real_tables(tables: int, coverage: float) -> None:
+    means = np.random.default_rng(0).normal(size=(tables, 4000))
+    low, high = bootstrap_interval(means.repeat(2, 0), clusters=np.arange(tables).repeat(2))
+    assert ((low <= 0) & (high >= 0)).mean() == pytest.approx(coverage, abs=0.02)
+
+
 def test_unscored_positions_are_ignored() -> None:
     errors = np.random.default_rng(2).normal(size=(50, 3))
     errors[:, 1] = np.nan

@@ -10,6 +10,7 @@ from xgboost import XGBRegressor
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.evaluation.full_table import full_table_error, out_of_fold_predictions, remarks
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.families.tabular.real_tables import RealTables
 from iclbench.families.tabular.table_file import Table
 from iclbench.families.tabular.tabular import Tabular
 
@@ -101,6 +102,16 @@ def test_remarks_name_features_rows_and_units() -> None:
         name in remarks(prompts(make_table(features=1)))[0] for name in ("1 features (f0)", "1 columns of zeros")
     )
     assert "2 projections of 3 features" in remarks(prompts(make_table(), encoding="project"))[0]
+
+
+@pytest.mark.parametrize(("episodes", "splits"), [(64, "10 splits"), (7, "2 or 3 splits"), (6, "2 splits")])
+def test_remarks_on_random_splits_count_the_splits_of_the_prompts(episodes: int, splits: str) -> None:
+    parameters = RealTables.Parameters(dim=3, kind="class", classes=3)
+    task: TaskConfig = resolve_task("real-tables-classes", "smoke")[0].model_copy(update={"episodes": episodes})
+    prompt_set = PromptSet(task, "smoke", built_family=RealTables(parameters))
+    tables = prompt_set.episodes.truth["table"].bincount()
+    assert {int(count) for count in tables} == {int(word) for word in splits.split() if word.isdigit()}
+    assert remarks(prompt_set)[-1].startswith(f"{splits} of every table")
 
 
 def test_other_families_have_no_remarks(card_path: Path) -> None:

@@ -3,13 +3,14 @@
 An episode is a split of one table: N random rows in random order are the context, and further random rows, at most
 `targets`, are the targets. This family differs from `tabular` as follows:
 
-- Targets are numbers or classes, and all columns are used: categories, dates and missing cells are encoded
-  (`iclbench.families.tabular.encoder`).
-- Columns and outputs are standardised by the context alone, so no value of a target row affects the context. In
-  `tabular`, inputs are standardised over the complete table, and outputs are standardised by the first rows.
+- Targets are numbers or classes, and columns of every type are used: categories, dates and missing cells are encoded
+  (`iclbench.families.tabular.encoder`). The types of columns are determined from all rows.
+- Columns and outputs are standardised by the context alone, so the encoded context depends on target rows only through
+  the types of columns. In `tabular`, inputs are standardised over the complete table, and outputs are standardised by
+  the first rows.
 - All targets of an episode are predicted from the same context, so that metrics of all targets, such as the ROC AUC,
   are defined.
-- Prompts have the same number of splits for every table, and tables are the clusters of confidence intervals.
+- Prompts take the tables in turn, and tables are the clusters of confidence intervals.
 
 Encoded columns are mapped to the d inputs of the task as in the family `tabular-prior`: if a table has fewer columns,
 zeros follow them; if it has more, every episode has d random columns. Standardised values are clipped at ±100. A column
@@ -63,7 +64,7 @@ class RealTablesParameters(FunctionParameters):
         tables: names of tables of the folder or of bundled tables (default: all with enough rows and not too many
             classes).
         targets: largest number of target rows.
-        splits: number of splits of every table in the prompts.
+        splits: largest number of splits of every table in the prompts.
         variance: variance of outputs that are numbers, for example the variance in the task on which a model was
             trained.
     """
@@ -288,12 +289,15 @@ class RealTables(Family):
     def clusters(self, episodes: Episodes) -> Int[Tensor, " B"]:
         return episodes.truth["table"]
 
-    def remarks(self, points: int) -> list[str]:
-        """Return lines that describe the tables and the splits. They are printed with the scores."""
+    def remarks(self, points: int, prompts: int) -> list[str]:
+        """Return lines that describe the tables and the splits of `prompts` prompts. They are printed with the
+        scores."""
         usable = [self.tables[index] for index in self.usable_tables(points)]
+        splits, remainder = divmod(prompts, len(usable))
+        count = f"{splits} or {splits + 1} splits" if remainder else plural(splits, "split")
         return [
             *(self._remark(table) for table in usable),
-            f"{plural(self.parameters.splits, 'split')} of every table: {points} rows are the context, and at most "
+            f"{count} of every table: {points} rows are the context, and at most "
             f"{self.parameters.targets} others are targets; columns"
             + ("" if self.classes else " and targets")
             + " are standardised by the context",

@@ -40,10 +40,10 @@ class UserTable(RealTables):
             return y[len(context) :]
         return self.scaled_outputs(y, len(context))[len(context) :]
 
-    def remarks(self, points: int) -> list[str]:
+    def remarks(self, points: int, prompts: int) -> list[str]:
         table = self.table
         target = target_step(table.target, EncodedTarget(table.kind, table.y, table.class_names))
-        return [*super().remarks(points), target, *table.encoder.summary, *table.encoder.remarks]
+        return [*super().remarks(points, prompts), target, *table.encoder.summary, *table.encoder.remarks]
 
     def encoding(self) -> dict[str, Any]:
         """Return the encoding of the target and of all columns as plain values."""

@@ -39,7 +39,7 @@ class Layout(TensorRecord):
         columns: number of columns with values, which are the first of the C columns.
         categories: number of categories; 0 for numeric columns.
         has_missing: whether a column has missing cells.
-        missing_rate: expected share of missing cells in such a column.
+        missing_rate: expected share of missing cells in such a column, if its values are distinct.
         is_informative: whether only cells above the median are missing.
     """
 

@@ -24,19 +24,27 @@ absolute input values does not depend on this number. The first TabPFN does this
 linear layer. A model that ignores empty columns does not need this scale, and a user's table would have to be scaled in
 the same way, so `rescale` is off by default.
 
-The ranges of hyperparameters follow the released code of the first TabPFN (Hollmann et al. 2023, arXiv 2207.01848).
-This family differs from that code as follows:
+The ranges of hyperparameters come from the released code of the first TabPFN (Hollmann et al. 2023, arXiv 2207.01848).
+The main differences from that code are:
 
 - every table has its own hyperparameters and class cuts (in the code, groups of tables share them);
-- the number of layers, width, initial standard deviation and noise are log-uniform over the ranges of the code (in the
-  code, they have nested distributions);
+- values do not exceed the ranges, and layers, width, initial standard deviation and noise are log-uniform. In the code,
+  the ranges limit means of truncated normal distributions; for layers, width and causes, these distributions are
+  commented out, and gamma distributions are used;
+- half of the tables have normal, categorical and Zipf causes with equal probability, and the latter two are
+  standardised by their distribution (in the code, two thirds of the causes of such tables are normal on average,
+  categorical causes are standardised by their sample, and Zipf variables are only centred; the training notebook of the
+  code uses only normal causes);
+- Gaussian processes are a separate kind (in the code, a small share of the tables);
 - every layer (in the code, every network) has its own activation: identity, tanh or ReLU;
 - weights have block-wise dropout or no dropout (in the code, block-wise or independent dropout), and the noise has one
   standard deviation per network (in the code, optionally one per unit);
 - tree ensembles, which the code does not have, are oblivious trees as in the prior of nanoTabICL;
-- targets and class cuts depend on further rows (in the code, on all rows of the table). The code also compresses
-  outliers and shuffles rows until context and targets have the same classes; this family does neither;
-- 20 % of all columns are categorical (in the code, a random share of the columns of some tables).
+- targets and class cuts depend on further rows (in the code, on all rows of the table), and cuts are between two
+  quantiles of these rows (in the code, at the values of any random rows, or at normal numbers). The code also
+  compresses outliers and shuffles rows until context and targets have the same classes; this family does neither;
+- 20 % of all columns are categorical (in the code, a random share of the columns of some tables);
+- missing cells have indicator columns (in the code, a constant replaces missing values).
 
 About a third of the tables of all kinds except `gp` are mostly noise, since functions with small weights are smaller
 than the noise. The prior of nanoTabICL removes tables that extremely randomised trees cannot predict; this family does
@@ -113,8 +121,8 @@ class TabularPrior(Family):
 
     For each table, `truth` contains the kind (index in `KINDS`), the number of used columns (including indicators of
     missing cells), the number of columns with values, the number of classes (0 for regression), and the hyperparameters
-    of the Gaussian process (0 for other kinds). For a given seed, the functions do not depend on the number of points,
-    except for the kind `gp`.
+    of the Gaussian process (0 for other kinds). For a given seed, networks and ensembles of trees do not depend on the
+    number of points; rows, targets, categories and class cuts do.
 
     Errors are divided by 1, which is roughly the variance of standardised targets.
     """
