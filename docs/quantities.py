@@ -120,7 +120,7 @@ class Reference:
         methods = {name: getattr(self, name) for name, member in vars(type(self)).items() if _is_public(name, member)}
         others = [trained, card, published, verdict, is_equal, grid, benchmark, recalled_pairs, package]
         others += [excess_in_blocks, table_hash, leaderboard, tuning, checksum, exit_codes, default_bytes]
-        others += [window_rule, mean, lowest_after_peak, accuracy_of_guesses]
+        others += [window_rule, mean, lowest_after_peak, accuracy_of_guesses, row_order_gains]
         return Quantities(
             methods | {f.__name__: f for f in others},
             {
@@ -888,6 +888,16 @@ def leaderboard(file: str, task: str, folder: Path = ROOT / "benchmarks") -> Lea
 def recalled_pairs(mixers: Sequence[str], budget: str) -> list[float]:
     """The mean number of recalled pairs of each mixer at a given state budget, as in `benchmarks/states.md`."""
     return [benchmark("states.md", (mixer, budget), "recalled pairs") for mixer in mixers]
+
+
+def row_order_gains(folder: Path = ROOT / "benchmarks") -> list[float]:
+    """By how many percent averages over four orders of the rows lower the squared error, for each model and table of
+    `benchmarks/row_orders.md`."""
+    return [
+        100 - 100 * float(cells[head.index("4 orders")]) / float(cells[head.index("1 order")])
+        for head, cells in _tables(folder / "row_orders.md")
+        if "---" not in cells
+    ]
 
 
 @cache
