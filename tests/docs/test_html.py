@@ -1,4 +1,4 @@
-"""The HTML build of the documentation."""
+"""The HTML build of the documentation. The command is that of `make docs`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from docs.quantities import ROOT
 
 
+@pytest.mark.docs
 def test_pages_and_reference_build_without_warnings(tmp_path: Path) -> None:
     command = [
         sys.executable,
