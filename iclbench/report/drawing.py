@@ -68,8 +68,8 @@ class DrawingProcess:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def close(self) -> None:
-        """End the process."""
+    def close(self, seconds: float = 5) -> None:
+        """End the process. If it does not end within this time, it is killed."""
         if self._process is None:
             return
         for pipe in (self._process.stdin, self._process.stdout):
@@ -77,7 +77,7 @@ class DrawingProcess:
             with suppress(BrokenPipeError):
                 pipe.close()
         try:
-            self._process.wait(5)
+            self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -153,7 +153,8 @@ class Script:
         return self._scripts[self._version]
 
     def close(self) -> None:
-        self._child.close()
+        """End the process. A script that is not ready yet is not needed: the report has failed or has no figures."""
+        self._child.close(seconds=0)
 
 
 def exit_reason(code: int, stderr: str) -> str:
