@@ -107,7 +107,11 @@ def test_context_sizes_beyond_learned_positions_give_skipped_rows_in_finished_ce
     }
 
 
-@pytest.mark.parametrize("task", ["markov", "linear-system", "recall", "recall-vectors"])
+# tests/probing/test_hidden_states.py covers the targets of recall.
+SLOW_STREAMS = [pytest.param(name, marks=pytest.mark.slow) for name in ("recall", "recall-vectors")]
+
+
+@pytest.mark.parametrize("task", ["markov", "linear-system", *SLOW_STREAMS])
 def test_probes_of_stream_models_are_computed_and_drawn_in_the_report(task: str, tmp_path: Path) -> None:
     grid = {
         "summary": "one run",
