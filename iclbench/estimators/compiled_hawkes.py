@@ -25,6 +25,8 @@ import numpy as np
 
 from iclbench.estimators.compiling import compiled
 
+# Loops replace functions and assignments of arrays, which take numba seconds to compile.
+
 # Newton's method stops after a step with an expected gain below _MIN_GAIN nats.
 _MIN_GAIN = 1e-11
 # A coordinate joins the active set if its gradient exceeds its cost times _MIN_SLOPE.
@@ -57,9 +59,10 @@ def answer_all(gaps, marks, lengths, min_events, mark_count, smoothing, penalty,
                 continue
             fitted = fit(gaps[b, :n], marks[b, :n], mark_count, smoothing, penalty, fastest, 0.0)
             present, mu, alpha, beta, mu_absent, _ = fitted
-            base[b, p] = mu_absent
             decay[b, p] = beta
-            decayed = np.zeros(mark_count)
+            decayed = np.empty(mark_count)
+            for j in range(mark_count):
+                base[b, p, j], decayed[j] = mu_absent, 0.0
             for i in range(n):
                 fade = np.exp(-beta * gaps[b, i])
                 for j in present:
@@ -90,13 +93,18 @@ def fit(gaps, marks, mark_count, smoothing, penalty, fastest, open_interval):
         are unknown; and the maximum of the penalised log-likelihood of the D marks, with time in units of the mean gap.
     """
     n = len(gaps)
-    unit = gaps.sum() / n
+    total = 0.0
+    for i in range(n):
+        total += gaps[i]
+    unit = total / n
     tail = open_interval / unit
     duration = n + tail
     event_share = n / duration
     unit_gaps, positions, mark_index, ends, present = _by_mark(gaps, marks, mark_count, unit)
     d = len(present)
-    phi, cost = np.ones((n, d + 1)), np.empty(d + 1)
+    phi, cost = np.empty((n, d + 1)), np.empty(d + 1)
+    for i in range(n):
+        phi[i, 0] = 1.0
     weight = smoothing / mark_count
     x = np.zeros((d, d + 1))
     for i in range(d):
@@ -114,7 +122,9 @@ def fit(gaps, marks, mark_count, smoothing, penalty, fastest, open_interval):
         values[g] = _profile(
             low + g * stride, unit_gaps, tail, mark_index, positions, ends, weight, smoothing, penalty, phi, cost, x
         )
-        solutions[g] = x
+        for i in range(d):
+            for j in range(d + 1):
+                solutions[g, i, j] = x[i, j]
         if values[g] > highest:
             highest, best_log_beta, best = values[g], low + g * stride, solutions[g]
     for g in range(points):
@@ -144,8 +154,13 @@ def fit(gaps, marks, mark_count, smoothing, penalty, fastest, open_interval):
                 value_b = value
             if value > highest:
                 highest, best_log_beta, best = value, log_beta, x.copy()
+    mu, alpha = np.empty(d), np.empty((d, d))
+    for i in range(d):
+        mu[i] = best[i, 0] / unit
+        for j in range(d):
+            alpha[i, j] = best[i, 1 + j]
     mu_absent = weight / (n + smoothing) / unit * event_share
-    return present, best[:, 0] / unit, best[:, 1:].copy(), np.exp(best_log_beta) / unit, mu_absent, highest
+    return present, mu, alpha, np.exp(best_log_beta) / unit, mu_absent, highest
 
 
 @compiled
@@ -159,21 +174,26 @@ def _by_mark(gaps, marks, mark_count, unit):
         appearance.
     """
     n = len(gaps)
-    index_in_present, mark_index, counts = np.full(mark_count, -1), np.empty(n, np.int64), np.zeros(n + 1, np.int64)
+    index_in_present, mark_index, counts = np.empty(mark_count, np.int64), np.empty(n, np.int64), np.zeros(n, np.int64)
     present, d = np.empty(n, np.int64), 0
+    for j in range(mark_count):
+        index_in_present[j] = -1
     for i in range(n):
         if index_in_present[marks[i]] < 0:
             index_in_present[marks[i]] = d
             present[d] = marks[i]
             d += 1
         mark_index[i] = index_in_present[marks[i]]
-        counts[1 + mark_index[i]] += 1
-    ends = counts[: d + 1].cumsum()
-    next_position, positions = ends.copy(), np.empty(n, np.int64)
+        counts[mark_index[i]] += 1
+    ends = np.zeros(d + 1, np.int64)
+    for j in range(d):
+        ends[j + 1] = ends[j] + counts[j]
+    next_position, positions, unit_gaps = ends.copy(), np.empty(n, np.int64), np.empty(n)
     for i in range(n):
         positions[i] = next_position[mark_index[i]]
         next_position[mark_index[i]] += 1
-    return gaps / unit, positions, mark_index, ends, present[:d].copy()
+        unit_gaps[i] = gaps[i] / unit
+    return unit_gaps, positions, mark_index, ends, present[:d].copy()
 
 
 @compiled
@@ -186,9 +206,13 @@ def _profile(log_beta, unit_gaps, tail, mark_index, positions, ends, weight, smo
     n, d = len(unit_gaps), len(ends) - 1
     beta = np.exp(log_beta)
     state = np.zeros(d)
-    remaining = unit_gaps.sum() + tail
+    remaining = 0.0
+    for i in range(n):
+        remaining += unit_gaps[i]
+    remaining += tail
     cost[0] = n + smoothing + tail * (1 + smoothing / n)
-    cost[1:] = penalty
+    for j in range(d):
+        cost[1 + j] = penalty
     for i in range(n):
         fade = np.exp(-beta * unit_gaps[i])
         row = phi[positions[i]]

@@ -45,7 +45,9 @@ def answer_all(x, y, order, lengths, queries, depth, seed, out):
     rows = np.empty((dim, points), np.int64)
     tied = np.empty(dim, np.bool_)
     state = np.empty(1, np.uint32)
-    reciprocal = 1 / np.arange(points + 1).astype(np.float64)
+    reciprocal = np.empty(points + 1)
+    for k in range(points + 1):
+        reciprocal[k] = 1 / k
     nodes = np.empty((2 * points, 3), np.int64)
     thresholds, values = np.empty(2 * points), np.empty(2 * points)
     for b in range(episodes):
@@ -86,9 +88,11 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
     the right child.
     """
     dim = len(columns)
-    features = np.arange(dim)
-    constant = np.empty(dim, np.int64)
-    samples = np.arange(n)
+    features, constant, samples = np.empty(dim, np.int64), np.empty(dim, np.int64), np.empty(n, np.int64)
+    for f in range(dim):
+        features[f] = f
+    for k in range(n):
+        samples[k] = k
     sorted_values = np.empty(n, np.float32)
     goes_left = np.empty(n, np.bool_)
     spare = np.empty(n, np.int64)
@@ -96,11 +100,12 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
     # right child) and the number of constant coordinates; `impurities` contains the impurities.
     stack = np.empty((n + 1, 6), np.int64)
     impurities = np.empty(n + 1)
-    stack[0] = (0, n, 0, -1, 0, 0)
+    _push(stack, 0, 0, n, 0, -1, 0, 0)
     top, node_count = 1, 0
     while top > 0:
         top -= 1
-        start, end, level, parent, side, n_known = stack[top]
+        start, end, level = stack[top, 0], stack[top, 1], stack[top, 2]
+        parent, side, n_known = stack[top, 3], stack[top, 4], stack[top, 5]
         impurity = impurities[top]
         count = end - start
         total, squares = 0.0, 0.0
@@ -220,9 +225,9 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
             continue
         nodes[node, 0] = best_feature
         thresholds[node] = threshold
-        stack[top] = (best_at, end, level + 1, node, 2, n_constant)
+        _push(stack, top, best_at, end, level + 1, node, 2, n_constant)
         impurities[top] = right_impurity
-        stack[top + 1] = (start, best_at, level + 1, node, 1, n_constant)
+        _push(stack, top + 1, start, best_at, level + 1, node, 1, n_constant)
         impurities[top + 1] = left_impurity
         top += 2
         if level + 1 < depth and count > 2:  # otherwise both children are leaves
@@ -231,6 +236,14 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
             for f in range(dim):
                 if not tied[f]:
                     _partition(rows, f, start, end, goes_left, spare)
+
+
+@compiled
+@no_type_check
+def _push(stack, top, start, end, level, parent, side, n_constant):
+    """Write one entry of the stack. Numba takes seconds to compile the assignment of a tuple to a row."""
+    stack[top, 0], stack[top, 1], stack[top, 2] = start, end, level
+    stack[top, 3], stack[top, 4], stack[top, 5] = parent, side, n_constant
 
 
 @compiled

@@ -15,7 +15,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     rounding step. The machine code is cached next to the source or in the user's cache folder; `NUMBA_CACHE_DIR` sets
     another folder. If these folders are read-only, each process compiles the function again.
     """
+    options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}  # C callbacks are not used
     try:
-        return njit(cache=True, nogil=True, error_model="numpy")(function)
+        return njit(cache=True, **options)(function)
     except RuntimeError:  # "no locator available"
-        return njit(nogil=True, error_model="numpy")(function)
+        return njit(**options)(function)
