@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 # Grids of language models are in `test_language_grids.py`.
 SHIPPED = [name for name in card_names("grids") if not is_language_grid(name)]
 # Grids whose commands take seconds to parse. `make test-slow` tests them.
-LARGE = ("reference", "steps", "cmab-table-2-celeba")
+LARGE = ("reference", "steps", "states", "cmab-table-2-celeba")
 CARD = {
     "summary": "a test",
     "tasks": ["linear", "skewed-linear"],
