@@ -93,6 +93,7 @@ class Reference:
         self._over_training: dict[tuple[str, str], pd.DataFrame] = {}
         self._scores: dict[tuple[str, str], dict[str, list[float]]] = {}
         self._significant_pairs: dict[str, list[tuple[str, str, str]]] = {}
+        self._contestants: dict[str, list[str]] = {}
 
     @cached_property
     def results(self) -> Results:
@@ -179,9 +180,9 @@ class Reference:
 
     def contestants(self, preset: str = "grid") -> list[str]:
         """The backbones that have training cells of any status at a preset."""
-        cells = self.results.cells
-        trained = cells[cells["kind"].eq("train") & cells["preset"].eq(preset)]
-        return sorted(trained["contestant"].unique())
+        if preset not in self._contestants:
+            self._contestants[preset] = sorted(self.cells(kind="train", preset=preset)["contestant"].unique())
+        return self._contestants[preset]
 
     def backbones_on(self, task: str, preset: str = "grid") -> list[str]:
         """The backbones with a finished training run on a task."""
@@ -232,7 +233,8 @@ class Reference:
 
     def seed_values(self, model: str, task: str, metric: str, shift: str = "none", preset: str = "grid") -> list[float]:
         """The value of a metric for each seed."""
-        seeds = self._contest(task, preset).rows.query("contestant == @model")["seed"].unique()
+        rows = self._contest(task, preset).rows
+        seeds = rows.loc[rows["contestant"].eq(model), "seed"].unique()
         return [self.value(model, task, preset, metric, shift, evaluator="next", seed=seed) for seed in sorted(seeds)]
 
     def seed_values_of(self, models: Iterable[str], task: str, metric: str, shift: str = "none") -> list[float]:
@@ -663,10 +665,10 @@ class Reference:
     def cells(self, *statuses: str, **where: str) -> pd.DataFrame:
         """The cells with one of these statuses (default: all). `kind`, `preset`, `task` and `kernels` select cells."""
         cells = self.results.cells
-        cells = cells[cells["status"].isin(statuses)] if statuses else cells
+        is_selected = cells["status"].isin(statuses) if statuses else cells["status"].notna()
         for column, wanted in where.items():
-            cells = cells[cells[column].eq(wanted).fillna(False)]
-        return cells
+            is_selected &= cells[column].eq(wanted).fillna(False)
+        return cells[is_selected]
 
     def libraries(self) -> dict[str, str]:
         """The library versions, which are the same in all cells."""
