@@ -61,11 +61,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return GroupScheduling(config, log)
 
 
+def pytest_collectstart() -> None:
+    """Disable garbage collection while test modules are imported, because imports create little garbage."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Exclude imported modules from garbage collection, which makes it faster."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(7_000, 10, 10)
+    gc.enable()
 
 
 def restore_ctrl_c() -> None:
