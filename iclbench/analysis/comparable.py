@@ -109,10 +109,12 @@ def drop_other_prompt_sets(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[st
     is_less_used = run_counts.duplicated(columns[:-1])
     other_sets = run_counts.assign(is_less_used=is_less_used)[is_orphan | is_less_used]
     is_used = pd.Series(True, index=values.index)
+    # Rows without a prompt set are kept, since groups have no missing values.
+    positions = values.groupby(columns).indices if len(other_sets) else {}
     for other_set in other_sets.sort_values(columns).to_dict("records"):
         context = " · ".join(other_set[c] for c in ("task", "preset", "shift", "test") if other_set[c] != "prompts")
-        # A comparison with a missing value counts as False, so that rows without a prompt set are kept.
-        is_other = (values[columns] == pd.Series(other_set)[columns]).fillna(False).all(axis=1)
+        is_other = pd.Series(False, index=values.index)
+        is_other.iloc[positions[tuple(other_set[c] for c in columns)]] = True
         is_removed = is_measured & is_other
         if not other_set["is_less_used"]:
             is_removed &= values["kind"].ne("backbone") | values["evaluator"].eq(SOLUTIONS)
@@ -203,7 +205,7 @@ def name_variants(values: pd.DataFrame) -> pd.DataFrame:
     names |= {(row["task"], row["preset"], row["run"]): row["run"] for row in repeated_runs.to_dict("records")}
     if not names:
         return values
-    row_runs = zip(*(values[key] for key in run_keys), strict=True)
+    row_runs = zip(*(values[key].to_numpy(object) for key in run_keys), strict=True)
     contestants = pd.Series(row_runs, index=values.index).map(names).astype("string")
     contestants = contestants.where(values["trained_on"].isna(), contestants + "@" + values["trained_on"])
     return values.assign(contestant=contestants.fillna(values["contestant"]))

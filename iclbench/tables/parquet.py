@@ -223,7 +223,7 @@ def read_all(
         if len(batch) == _BATCH_FILES:
             joined_tables, batch = joined_tables + _joined_tables(batch), []
     try:
-        rows = union(table, [_validated_rows(table, [*joined_tables, *batch], counts)])
+        rows = _validated_rows(table, [*joined_tables, *batch], counts)
     except (TableError, pa.ArrowException, ValueError, KeyError):
         frames = []  # read the files one by one, since at least one is not valid
         for path in paths:
@@ -245,7 +245,8 @@ def _joined_tables(batch: list[pa.Table]) -> list[pa.Table]:
 
 
 def _validated_rows(table: TableName, tables: list[pa.Table], counts: list[int]) -> pd.DataFrame:
-    """The validated rows of all files. Validating all files at once is many times faster than validating each file.
+    """The validated rows of all files. Of rows with the same keys, the first one is used. Validating all files at once
+    is many times faster than validating each file.
 
     Args:
         table: name of the table.

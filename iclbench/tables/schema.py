@@ -369,7 +369,8 @@ def validate(table: TableName, data: pd.DataFrame, file_indices: np.ndarray | No
     Args:
         table: name of the table.
         data: the rows.
-        file_indices: the index of the file of each row. Rows of one file must have different keys (default: one file).
+        file_indices: the index of the file of each row. Rows of one file must have different keys. Of rows of several
+            files with the same keys, the first one is used (default: one file).
 
     Raises:
         TableError: a required column or value is missing, a column is unknown, a value has the wrong type, or rows have
@@ -381,10 +382,21 @@ def validate(table: TableName, data: pd.DataFrame, file_indices: np.ndarray | No
 
 
 def _without_duplicates(table: TableName, rows: pd.DataFrame, file_indices: np.ndarray | None = None) -> pd.DataFrame:
-    """Return the rows unchanged. Raise `TableError` if two rows of one file have the same keys."""
+    """Return the rows. Of rows of several files with the same keys, the first one is used. Raise `TableError` if two
+    rows of one file have the same keys."""
     keys = rows[_KEYS[table]]
-    _check_duplicates(table, rows, keys if file_indices is None else keys.assign(file_index=file_indices))
-    return rows
+    if len(keys) <= _MAX_TUPLE_ROWS:
+        tuples = set(zip(*(column.tolist() for _, column in keys.items()), strict=True))
+        if len(tuples) == len(keys):
+            return rows
+    is_repeated = keys.duplicated()
+    if not is_repeated.any():
+        return rows
+    is_duplicate = is_repeated if file_indices is None else keys.assign(file_index=file_indices).duplicated()
+    if is_duplicate.any():
+        first = rows.loc[is_duplicate, _KEYS[table]].iloc[0].dropna().to_dict()
+        raise TableError(f"table '{table}': two rows for {first}", code="duplicate")
+    return rows[~is_repeated].reset_index(drop=True)
 
 
 def key_columns(table: TableName) -> list[str]:
@@ -432,17 +444,6 @@ def _converted_values(dtype: str, values: Any) -> ExtensionArray:
 
 def _missing_values(dtype: str, rows: int) -> ExtensionArray:
     return pd.array([pd.NA] * rows, dtype=_DTYPES[dtype])
-
-
-def _check_duplicates(table: TableName, rows: pd.DataFrame, keys: pd.DataFrame) -> None:
-    if len(keys) <= _MAX_TUPLE_ROWS:
-        tuples = set(zip(*(column.tolist() for _, column in keys.items()), strict=True))
-        if len(tuples) == len(keys):
-            return
-    is_duplicate = keys.duplicated()
-    if is_duplicate.any():
-        first = rows.loc[is_duplicate, _KEYS[table]].iloc[0].dropna().to_dict()
-        raise TableError(f"table '{table}': two rows for {first}", code="duplicate")
 
 
 def _validate_values(columns: Mapping[str, ExtensionArray]) -> None:
