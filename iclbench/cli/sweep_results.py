@@ -32,7 +32,7 @@ def print_packed(
         raise UsageError(
             f"nothing to pack: no cell of this grid is in {store.results}; sweep it first", code="nothing-to-do"
         )
-    files += write_cards(grids, [cell.preset for cell in cells], store.results, folder)
+    files += write_cards(grids, cells, store.results, folder, replace)
     counts = Counter(state_label(store.state(cell)) for cell in cells)
     if json:
         sizes = {str(path): path.stat().st_size for path in files}

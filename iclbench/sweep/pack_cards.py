@@ -6,7 +6,7 @@ iclbench are not copied. The pack has no subfolders, so cards name each other by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,23 @@ from iclbench.core.errors import IclbenchError, UsageError
 from iclbench.core.files import write_text
 from iclbench.store.rates import results_path
 from iclbench.store.runs import toml_text, write_errors
+from iclbench.sweep.cells import GridCell
 from iclbench.tables import short_name
 
-CARD, RATES = ".toml", ".rates.toml"
+CARD, RATES, CELLS = ".toml", ".rates.toml", ".cells.parquet"
 
 
-def write_cards(grids: Iterable[str], presets: Iterable[str], results: Path, out: Path) -> list[Path]:
+def write_cards(
+    grids: Iterable[str], cells: Sequence[GridCell], results: Path, out: Path, replace: bool = False
+) -> list[Path]:
     """Copy the cards of grids, and the results folder's tables of learning rates, to a folder of packed results.
 
     Args:
         grids: names of grids, or paths to their cards.
-        presets: presets of the grids.
+        cells: cells of the grids, which are already packed.
         results: the results folder.
         out: the folder of packed results.
+        replace: whether to remove the cards of other grids from `out`, unless `out` has cells of these grids.
 
     Returns:
         The written files.
@@ -57,16 +61,46 @@ def write_cards(grids: Iterable[str], presets: Iterable[str], results: Path, out
         content = read_toml(path)
         renamed = _map_texts(content, file_name)
         texts[name] = path.read_text(encoding="utf-8") if renamed == content else toml_text(renamed)
-    for preset in sorted(set(presets)):
+    for preset in sorted({cell.preset for cell in cells}):
         name, path = preset + RATES, results_path(results, preset)
         if path.is_file():
             texts[name] = path.read_text(encoding="utf-8")
         else:
             (out / name).unlink(missing_ok=True)
+    unused = _unused_cards(out, {cell.group for cell in cells}) - texts.keys() if replace else set()
     with write_errors(results):
+        for name in unused:
+            (out / name).unlink()
         for name, text in texts.items():
             write_text(out / name, text)
     return [out / name for name in texts]
+
+
+def _unused_cards(pack: Path, replaced_groups: Iterable[str]) -> set[str]:
+    """Return the names of the cards that no packed cells need, except cells of these tasks and presets."""
+    contents = {path.name: read_toml(path) for path in pack.glob(f"*{CARD}")}
+    groups = {path.name.removesuffix(CELLS) for path in pack.glob(f"*{CELLS}")} - set(replaced_groups)
+    rates = {group.rpartition("-")[2] + RATES for group in groups}
+    queue = [name for name, content in contents.items() if name in rates or not groups.isdisjoint(_groups(content))]
+    used: set[str] = set()
+
+    def add(text: str) -> str:
+        queue.append(text)
+        return text
+
+    while queue:
+        name = queue.pop()
+        if name in contents and name not in used:
+            used.add(name)
+            _map_texts(contents[name], add)
+    return contents.keys() - used
+
+
+def _groups(grid: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the tasks and presets of a grid card as in `GridCell.group`. Other cards have none."""
+    for part in (grid, *grid.get("more", [])):
+        for task in part.get("tasks", []):
+            yield from (f"{card_name(Path(task))}-{preset}" for preset in part.get("presets", []))
 
 
 def unpack_cards(pack: Path, cards: Path, results: Path) -> list[str]:

@@ -13,6 +13,7 @@ import tomli_w
 
 from iclbench import tables
 from iclbench.cli.main import main
+from iclbench.cli.sweep_results import print_packed
 from iclbench.config.cards import read_toml
 from iclbench.core import limits
 from iclbench.core.context import Context
@@ -84,13 +85,19 @@ def make_pack(folder: Path, **changes: object) -> Path:
         assert outcome.status == "done", outcome
     packed = results / "study"
     pack(cells, CellStore(results), packed)
-    write_cards([path], ["smoke"], results, packed)
+    write_cards([path], cells, results, packed)
     return packed
 
 
 @pytest.fixture(scope="module")
 def intact_pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_pack(tmp_path_factory.mktemp("swept"))
+
+
+@pytest.fixture(scope="module")
+def grid_path(intact_pack: Path) -> Path:
+    """The card of the packed grid."""
+    return intact_pack.parents[1] / "study.toml"
 
 
 @pytest.fixture
@@ -133,6 +140,31 @@ def test_a_pack_contains_the_cards_that_its_grid_names_by_path(packed: Path) -> 
     assert {path.name for path in packed.glob("*.toml")} == {"study.toml", "tiny.toml", "nearest.toml"}
     assert read_toml(packed / "study.toml")["tasks"] == ["tiny.toml"]
     assert read_toml(packed / "tiny.toml")["baselines"] == ["zero", "nearest.toml"]
+
+
+def test_replacing_a_pack_removes_the_cards_of_grids_without_cells(packed: Path, grid_path: Path) -> None:
+    """The old grid has only cells of the replaced task. The other grid and two presets still have cells in the pack."""
+    grid = read_toml(packed / "study.toml")
+    cards = {
+        "old.toml": grid | {"tasks": ["tiny.toml"], "evaluate": {"baselines": ["old-baseline.toml"]}},
+        "old-baseline.toml": {"estimator": "zero"},
+        "other.toml": grid
+        | {"more": [grid | {"tasks": ["Linear"], "evaluate": {"baselines": ["other-baseline.toml"]}}]},
+        "other-baseline.toml": {"estimator": "zero"},
+        "small.rates.toml": {},
+        "grid.rates.toml": {},
+    }
+    for name, content in cards.items():
+        (packed / name).write_text(tomli_w.dumps(content))
+    for group in ("linear-smoke", "bursty-small"):
+        tables.write("cells", [], packed / f"{group}.cells.parquet", {"packed": group})
+    study = {path.name for path in packed.glob("*.toml")} - cards.keys()
+    cells = grid_cells([str(grid_path)])
+    write_cards([str(grid_path)], cells, packed.parent, packed)
+    assert {path.name for path in packed.glob("*.toml")} == study | cards.keys()
+    print_packed([str(grid_path)], cells, CellStore(packed.parent), packed, replace=True)
+    remaining = {"other.toml", "other-baseline.toml", "small.rates.toml"}
+    assert {path.name for path in packed.glob("*.toml")} == study | remaining
 
 
 @pytest.mark.parametrize("table", ["values", "errors", "costs"])
