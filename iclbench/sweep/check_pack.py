@@ -87,8 +87,9 @@ def check_pack(pack: Path, n: int, context: Context, max_seconds: float) -> Iter
         yield checked.check_seeds_and_budgets()
         yield checked.check_cells()
         yield checked.check_weights()
-        yield from checked.evaluate(max_seconds)
-        yield checked.retrain(n, max_seconds)
+        with Workers(context.threads, max_seconds) as workers:
+            yield checked.evaluate(workers)
+            yield checked.retrain(n, workers)
 
 
 @contextmanager
@@ -351,15 +352,16 @@ class _Pack:
         note = f"; diverged and not checked: {', '.join(map(short, diverged))}" if diverged else ""
         return f"weights: {plural(len(self.trained_cells), 'run')}{note}"
 
-    def evaluate(self, max_seconds: float) -> Iterator[str]:
+    def evaluate(self, workers: Workers) -> str:
         """Recompute all cells from the packed weights, pack the results, and compare the tables."""
         cells = [cell for cell in self.cells if cell.kind != "train" and self.store.state(cell) == "done"]
         context = replace(self.context, results=self.results)
-        with Workers(context.threads, max_seconds) as workers:
-            for cell in cells:
-                outcome = workers.work(cell, context, recorded_kernels(self.store, cell))
-                if outcome.status != "done":
-                    raise IclbenchError(f"{_label(cell)} cannot be recomputed: {outcome.reason}", code="failed")
+        for cell in cells:
+            outcome = workers.work(cell, context, recorded_kernels(self.store, cell))
+            if outcome.status != "done":
+                raise IclbenchError(
+                    f"{_label(cell)} cannot be recomputed: {short(outcome.reason, 'reason')}", code="failed"
+                )
         recomputed = self.results / self.name
         pack(self.cells, CellStore(self.results), recomputed)
         shares = [0.0]
@@ -369,16 +371,18 @@ class _Pack:
                 new = tables.read(table, path) if path.is_file() else tables.frame(table, [])
                 shares.append(_compare(group, table, self._rows(table, group), new))
         difference = f"the largest difference is {max(shares):.1g} of a half-width" if max(shares) else "equal"
-        yield f"values: {plural(len(cells), 'cell')} recomputed from the packed weights: {difference}"
+        return f"values: {plural(len(cells), 'cell')} recomputed from the packed weights: {difference}"
 
-    def retrain(self, n: int, max_seconds: float) -> str:
+    def retrain(self, n: int, workers: Workers) -> str:
         """Train n random runs again, and compare their training curves and evaluations."""
         cells = [cell for cell in self.cells if cell.config is not None and cell.kind in ("train", "evaluate")]
         total = len(self.trained_cells)
         if not total:
             return "training: no runs"
-        verified = list(verify(cells, self.store, n, secrets.randbelow(2**32), self.context, max_seconds=max_seconds))
+        verified = list(verify(cells, self.store, n, secrets.randbelow(2**32), self.context, workers))
         for each in verified:
+            if not each.rows:
+                raise IclbenchError(f"{_label(each.cell)} cannot be retrained: {each.difference}", code="failed")
             if not each.agrees:
                 raise IclbenchError(
                     f"edited training: '{short(each.cell.run)}' differs after retraining: {each.difference}",

@@ -9,10 +9,12 @@ curves have no intervals, so their values may differ by less than a tenth of the
 from __future__ import annotations
 
 import json
+import os
 import random
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from iclbench.core import kernels, machine
 from iclbench.core.context import Context
 from iclbench.core.errors import DataError, IclbenchError
 from iclbench.core.formats import plural, seconds
+from iclbench.core.processes import kill_session, lead_session
 from iclbench.store.cells import CellStore
 from iclbench.store.outcome import Outcome
 from iclbench.sweep.cells import GridCell
@@ -32,8 +35,6 @@ from iclbench.sweep.local import LocalPool
 from iclbench.sweep.pack import value_rows
 from iclbench.sweep.work import set_up, work
 
-# Seconds that workers have to end after an interruption.
-_GRACE_SECONDS = 5.0
 # Columns of provenance, which are not compared: a new note on a card, version of iclbench or table of learning rates
 # may change them although the values are the same.
 _PROVENANCE = ("card", "version", "commit", "context_order", "data", "tuned")
@@ -82,7 +83,7 @@ def verify(
     n: int,
     seed: int,
     context: Context,
-    max_seconds: float | None = None,
+    workers: Workers | None = None,
 ) -> Iterator[VerifiedCell]:
     """Recompute n random finished evaluations, each in a temporary folder, and compare their rows.
 
@@ -95,17 +96,16 @@ def verify(
         n: number of evaluations. If fewer are finished, all of them are recomputed.
         seed: seed of the selection.
         context: device, threads and data sets. Its results folder is not changed.
-        max_seconds: time limit for a training run or an evaluation (default: no limit). A cell that takes longer
-            counts as different.
+        workers: the worker processes (default: new ones, without a time limit).
 
     Raises:
         IclbenchError: no finished evaluation has available data.
     """
     by_hash = {cell.hash: cell for cell in cells}
-    with Workers(context.threads, max_seconds) as workers:
+    with Workers(context.threads) if workers is None else nullcontext(workers) as open_workers:
         sample = sample_cells(cells, store, n, seed, context)
         for cell in sample:
-            verified = _verify_cell([*(by_hash[need] for need in cell.needs), cell], store, context, workers)
+            verified = _verify_cell([*(by_hash[need] for need in cell.needs), cell], store, context, open_workers)
             yield replace(verified, total=len(sample))
 
 
@@ -126,6 +126,9 @@ def sample_cells(cells: Sequence[GridCell], store: CellStore, n: int, seed: int,
 class Workers:
     """Worker processes, one for each instruction set, since a process cannot change its CPU kernels.
 
+    At the end of the block, and after a cell that reaches the time limit, the processes are killed together with all
+    processes that they started.
+
     Args:
         threads: number of torch threads of each process.
         max_seconds: time limit for a cell (default: no limit).
@@ -134,25 +137,42 @@ class Workers:
     def __init__(self, threads: int, max_seconds: float | None = None) -> None:
         self._threads, self._max_seconds = threads, max_seconds
         self._pools: dict[str, LocalPool] = {}
+        self._processes: dict[str, int] = {}
 
     def __enter__(self) -> Workers:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for pool in self._pools.values():
-            pool.stop(_GRACE_SECONDS)
+        for instruction_set in list(self._pools):
+            self._end(instruction_set)
 
     def work(self, cell: GridCell, context: Context, instruction_set: str) -> Outcome:
         """Compute a cell in the worker process with this instruction set."""
-        if instruction_set not in self._pools:
-            self._pools[instruction_set] = LocalPool([(self._threads, None, instruction_set)], set_up)
         try:
-            return self._pools[instruction_set].submit(work, cell, context).result(self._max_seconds)
+            return self._pool(instruction_set).submit(work, cell, context).result(self._max_seconds)
         except TimeoutError:
-            self._pools.pop(instruction_set).stop(0)
+            self._end(instruction_set)
             return Outcome("failed", f"it took longer than {seconds(self._max_seconds or 0)}")
         except WorkerDiedError as error:
+            self._end(instruction_set)
             return Outcome("failed", str(error))
+
+    def _pool(self, instruction_set: str) -> LocalPool:
+        if instruction_set not in self._pools:
+            pool = self._pools[instruction_set] = LocalPool([(self._threads, None, instruction_set)], _set_up)
+            self._processes[instruction_set] = pool.submit(os.getpid).result()
+        return self._pools[instruction_set]
+
+    def _end(self, instruction_set: str) -> None:
+        # A process that the worker started may hold the worker's pipe open, on which the pool waits.
+        if process := self._processes.pop(instruction_set, None):
+            kill_session(process)
+        self._pools.pop(instruction_set).stop(0)
+
+
+def _set_up(threads: int, visible_gpu: str | None, instruction_set: str) -> None:
+    lead_session()
+    set_up(threads, visible_gpu, instruction_set)
 
 
 def _has_data(cell: GridCell, context: Context) -> bool:

@@ -55,8 +55,7 @@ class _InlineWorkers:
 
 @pytest.fixture(autouse=True)
 def inline_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("check_pack", "verify"):
-        monkeypatch.setattr(f"iclbench.sweep.{name}.Workers", _InlineWorkers)
+    monkeypatch.setattr("iclbench.sweep.check_pack.Workers", _InlineWorkers)
 
 
 def make_pack(folder: Path, **changes: object) -> Path:

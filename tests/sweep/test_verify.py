@@ -74,7 +74,7 @@ def workers() -> Iterator[Workers]:
 def shared_workers(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Share worker processes between the tests of this module, since importing torch takes most of their time."""
 
-    def module_workers(threads: int, max_seconds: float | None) -> nullcontext[Workers]:
+    def module_workers(threads: int) -> nullcontext[Workers]:
         assert threads == workers._threads
         return nullcontext(workers)
 
