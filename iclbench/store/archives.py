@@ -31,7 +31,7 @@ from iclbench.tables import short_name
 
 log = logging.getLogger("iclbench")
 
-_SUFFIX = ".weights.safetensors"
+SUFFIX = ".weights.safetensors"
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class PackedWeights:
 
 def archive_path(folder: Path, task: str, preset: str) -> Path:
     """Return the path of the archive of a task and preset in a folder of packed results."""
-    return folder / f"{task}-{preset}{_SUFFIX}"
+    return folder / f"{task}-{preset}{SUFFIX}"
 
 
 def of_run(run: Run) -> PackedWeights | None:
@@ -205,7 +205,7 @@ def results_folders(results: Path) -> list[Path]:
 
 def _archives(results: Path, folder: str) -> list[Path]:
     """Return the archives of the given results folder, followed by those of the checkout."""
-    return [path for parent in results_folders(results) for path in sorted(parent.glob(f"{folder}/*{_SUFFIX}"))]
+    return [path for parent in results_folders(results) for path in sorted(parent.glob(f"{folder}/*{SUFFIX}"))]
 
 
 def _exists(run: Run) -> bool:

@@ -15,7 +15,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -137,6 +137,8 @@ class _Pack:
         context: as in `check_pack`.
         grids: paths of the grid cards.
         frames: the tables, by file name.
+        weights: the entries of the archives, by task and preset and by run.
+        sizes: numbers of parameters, as in `size`, by configuration without the seed.
     """
 
     folder: Path
@@ -144,6 +146,8 @@ class _Pack:
     context: Context
     grids: list[str] = field(init=False)
     frames: dict[str, pd.DataFrame] = field(init=False)
+    weights: dict[str, dict[str, archives.PackedWeights]] = field(init=False)
+    sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.path, self.results = self.folder / "packed" / self.name, self.folder / "results"
@@ -159,9 +163,10 @@ class _Pack:
                 raise IclbenchError(f"{path.name} is not a packed table of {group}", code="bad-data")
             if "preset" in rows and not (rows["task"] + "-" + rows["preset"]).eq(group).all():
                 raise IclbenchError(f"{path.name} has rows of another task or preset", code="bad-data")
-        for path in self.path.glob("*.safetensors"):
+        self.weights = {}
+        for path in self.path.glob(f"*{archives.SUFFIX}"):
             archives.check(path)
-            archives.entries(path)
+            self.weights[path.name.removesuffix(archives.SUFFIX)] = archives.entries(path)
         self.grids = unpack_cards(self.path, self.folder / "cards", self.results)
         count = sum(map(len, self.frames.values()))
         return f"tables: {plural(len(self.frames), 'table')}, {integer(count)} rows of schema {tables.SCHEMA_VERSION}"
@@ -217,14 +222,23 @@ class _Pack:
                         code="settings-changed",
                     )
         if preset.budget is not None:
-            model = config.build(config.task.build(self.context.data_dir))
-            size = model.parameter_count - model.encoder_parameter_count
+            parameters, encoder_parameters = self.size(config)
+            size = parameters - encoder_parameters
             if abs(deviation(size, preset.budget)) > BUDGET_TOLERANCE:
                 raise IclbenchError(
                     f"other budget: '{short(run.name)}' has {integer(size)} parameters, and preset '{config.preset}' "
                     f"has {integer(preset.budget)}",
                     code="settings-changed",
                 )
+
+    def size(self, config: RunConfig) -> tuple[int, int]:
+        """Return the numbers of all parameters and of the parameters of the encoder, which do not depend on the
+        seed."""
+        key = config.model_dump_json(exclude={"seed"})
+        if key not in self.sizes:
+            model = config.build(config.task.build(self.context.data_dir))
+            self.sizes[key] = model.parameter_count, model.encoder_parameter_count
+        return self.sizes[key]
 
     def check_cells(self) -> str:
         """Check that the pack has the results of all cells of the grids, of no other cell, and on the same prompts."""
@@ -260,7 +274,7 @@ class _Pack:
         if not (same_name & others["preset"].eq(cell.preset)).any():
             seed = "" if cell.seed is None else f"missing seed {cell.seed}: "
             return IclbenchError(f"{seed}{_label(cell)} is in the card, but not in the pack", code="not-finished")
-        packed = self._entries(cell.group).get(cell.run)
+        packed = self.weights.get(cell.group, {}).get(cell.run)
         if packed is not None and cell.config is not None:
             self._check_training(cell, packed)
         if computes_scores(cell):
@@ -295,10 +309,10 @@ class _Pack:
     def _check_counts(self, cell: GridCell) -> None:
         """Check the numbers of parameters and steps of a run in the table of costs."""
         assert cell.config is not None
-        model = cell.config.build(cell.task_config.build(self.context.data_dir))
+        parameters, encoder_parameters = self.size(cell.config)
         counts = {
-            "parameters": model.parameter_count,
-            "encoder_parameters": model.encoder_parameter_count,
+            "parameters": parameters,
+            "encoder_parameters": encoder_parameters,
             "steps": cell.config.train.total_steps,
         }
         costs = self._rows("costs", cell.group)
@@ -326,10 +340,6 @@ class _Pack:
                 code="settings-changed",
             )
 
-    def _entries(self, group: str) -> Mapping[str, archives.PackedWeights]:
-        archive = self.path / f"{group}.weights.safetensors"
-        return archives.entries(archive) if archive.is_file() else {}
-
     @cached_property
     def trained_cells(self) -> list[GridCell]:
         """The training runs that did not diverge."""
@@ -338,7 +348,7 @@ class _Pack:
     def check_weights(self) -> str:
         """Check that the pack has the weights of all runs, and unpack them."""
         for cell in self.trained_cells:
-            packed = self._entries(cell.group).get(cell.run)
+            packed = self.weights.get(cell.group, {}).get(cell.run)
             if packed is None:
                 raise IclbenchError(
                     f"the pack has no weights of '{short(cell.run)}'; add seed {cell.seed} to `weights` of the grid "

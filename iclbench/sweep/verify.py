@@ -219,9 +219,10 @@ def _verify_cell(cells: Sequence[GridCell], store: CellStore, context: Context, 
             # Packed rows may include evaluations of the same run on the prompts of another grid. They are not compared.
             prompt_sets = new_rows["prompt_set"].dropna()
             stored_rows = stored_rows[stored_rows["prompt_set"].isna() | stored_rows["prompt_set"].isin(prompt_sets)]
-            difference = difference or first_difference(stored_rows, new_rows)
-            share_of = share_of_spread if cell.kind == "train" else share_of_interval
-            shares.append(share_of(stored_rows, new_rows))
+            if cell_difference := first_difference(stored_rows, new_rows):
+                difference = difference or cell_difference
+                share_of = share_of_spread if cell.kind == "train" else share_of_interval
+                shares.append(share_of(stored_rows, new_rows))
     share = None if None in shares else max((each for each in shares if each is not None), default=0.0)
     return VerifiedCell(
         cells[-1], rows, difference, share if difference else None, tuple(environment), time.perf_counter() - start
@@ -241,22 +242,36 @@ def first_difference(
     """
     keys = tables.key_columns(table)
     columns = [name for name in tables.SCHEMAS[table] if name not in (*keys, *ignored)]
-    sides = [frame.set_index(keys)[columns] for frame in (stored, computed)]
-    for left, right, side in ((sides[1], sides[0], "only recomputed"), (sides[0], sides[1], "only stored")):
-        unmatched = left.index.difference(right.index, sort=False)
-        if len(unmatched):
-            return f"{plural(len(unmatched), 'row')} {side}, the first: {_row_name(keys, unmatched[0])}"
-    a, b = sides[0], sides[1].reindex(sides[0].index)
+    a, b = stored.reset_index(drop=True), computed.reset_index(drop=True)
+    if not _have_equal_keys(a, b, keys):
+        left, right = (pd.MultiIndex.from_frame(frame[keys]) for frame in (a, b))
+        for unmatched, side in (
+            (right.difference(left, sort=False), "only recomputed"),
+            (left.difference(right, sort=False), "only stored"),
+        ):
+            if len(unmatched):
+                return f"{plural(len(unmatched), 'row')} {side}, the first: {_row_name(keys, unmatched[0])}"
+        b = b.iloc[right.get_indexer(left)].reset_index(drop=True)
     for name in columns:
-        unequal = ~(a[name].eq(b[name]).fillna(False) | (a[name].isna() & b[name].isna())).to_numpy(bool)
+        unequal = ~_are_equal(a[name], b[name])
         if unequal.any():
             row = int(unequal.argmax())
             more = f" (and {unequal.sum() - 1} more rows)" if unequal.sum() > 1 else ""
             distance = (a[name] - b[name]).abs().max() if pd.api.types.is_numeric_dtype(a[name]) else pd.NA
             more += "" if pd.isna(distance) else f"; at most {float(distance):.1e} apart"
             old, new = (tables.short_name(frame[name].iloc[row]) for frame in (a, b))
-            return f"{name} {old} became {new}: {_row_name(keys, a.index[row])}{more}"
+            return f"{name} {old} became {new}: {_row_name(keys, a.iloc[[row]].set_index(keys).index[0])}{more}"
     return None
+
+
+def _are_equal(a: pd.Series, b: pd.Series) -> np.ndarray:
+    """Return a mask of the equal values of two columns. Missing values are equal."""
+    return (a.eq(b).fillna(False) | (a.isna() & b.isna())).to_numpy(bool)
+
+
+def _have_equal_keys(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> bool:
+    """Whether two tables have the same rows in the same order."""
+    return len(a) == len(b) and all(_are_equal(a[key], b[key]).all() for key in keys)
 
 
 def share_of_interval(stored: pd.DataFrame, computed: pd.DataFrame) -> float | None:
@@ -276,12 +291,11 @@ def share_of_spread(stored: pd.DataFrame, computed: pd.DataFrame, table: tables.
 
     Return None if the tables differ in anything else, or where the values do not vary.
     """
-    if (sides := _aligned_numbers(table, stored, computed)) is None:
+    frames = _in_same_order(table, stored, computed)
+    if frames is None or (sides := _aligned_numbers(table, *frames)) is None:
         return None
-    keys = tables.key_columns(table)
-    by = [key for key in keys if key not in ("axis_value", "episode", "set", "point")]
-    values = computed.set_index(keys).sort_index().reset_index()
-    spread = values.groupby(by, dropna=False)["value"].transform(lambda column: column.std(ddof=0))
+    by = [key for key in tables.key_columns(table) if key not in ("axis_value", "episode", "set", "point")]
+    spread = frames[1].groupby(by, dropna=False)["value"].transform(lambda column: column.std(ddof=0))
     return _largest_share(*sides, spread.to_numpy(float, na_value=np.nan))
 
 
@@ -291,15 +305,26 @@ def _aligned_numbers(
     """Return the measured numbers of both tables, with rows in the same order; None if the tables differ in their keys,
     in other columns, or in which numbers are finite."""
     keys, schema = tables.key_columns(table), tables.SCHEMAS[table]
-    a, b = (frame.set_index(keys).sort_index() for frame in (stored, computed))
-    if not a.index.equals(b.index):
+    if (frames := _in_same_order(table, stored, computed)) is None:
         return None
+    a, b = frames
     numbers = [name for name in _NUMBERS if name in schema]
     texts = [name for name in schema if name not in (*keys, *_PROVENANCE, *numbers)]
-    if not all((a[name].eq(b[name]).fillna(False) | (a[name].isna() & b[name].isna())).all() for name in texts):
+    if not all(_are_equal(a[name], b[name]).all() for name in texts):
         return None
     old, new = (frame[numbers].to_numpy(float, na_value=np.nan) for frame in (a, b))
     return (old, new) if np.array_equal(np.isfinite(old), np.isfinite(new)) else None
+
+
+def _in_same_order(
+    table: tables.TableName, stored: pd.DataFrame, computed: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame] | None:
+    """Return both tables with their rows in the same order; None if they have different rows."""
+    keys = tables.key_columns(table)
+    a, b = stored.reset_index(drop=True), computed.reset_index(drop=True)
+    if not _have_equal_keys(a, b, keys):
+        a, b = (frame.sort_values(keys, ignore_index=True) for frame in (a, b))
+    return (a, b) if _have_equal_keys(a, b, keys) else None
 
 
 def _largest_share(old: np.ndarray, new: np.ndarray, scale: np.ndarray) -> float | None:
