@@ -140,9 +140,9 @@ def unpack_cards(pack: Path, cards: Path, results: Path) -> list[str]:
         write_text(cards / name, toml_text(_map_texts(content, path_of)))
     if not grids:
         raise IclbenchError(
-            f"'{short_name(pack.name)}' has no grid card, so its cells are not known: a grid of iclbench that is given by "
-            "name is packed without its card; check its results with iclbench sweep NAME --verify N, or pack a copy of "
-            "the card, given by path",
+            f"'{short_name(pack.name)}' has no grid card, so its cells are not known: a grid of iclbench is "
+            "packed without its card; check it with iclbench sweep NAME --verify N, or pack a copy of its card, given "
+            "by path",
             code="missing-file",
         )
     return grids
