@@ -5,6 +5,8 @@ import json
 import os
 import pickle
 import shutil
+import sys
+import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,9 +32,11 @@ from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.check_pack import check_pack
 from iclbench.sweep.pack import cell_kinds, pack
 from iclbench.sweep.pack_cards import write_cards
+from iclbench.sweep.verify import Workers
 from iclbench.sweep.work import work
 from tests.conftest import increase_code_version, small_card
 from tests.refusals import refused
+from tests.sweep.test_kill import is_alive, wait_until
 
 GROUP = "tiny-smoke"
 RUNS = [f"tiny-gpt2-smoke-s{seed}" for seed in (0, 1)]
@@ -82,8 +86,9 @@ def make_pack(folder: Path, **changes: object) -> Path:
         "weights": [0, 1],
         "evaluate": {},
         "cost": {"points": [4]},
-    }
-    (folder / "study.toml").write_text(tomli_w.dumps(grid | changes))
+    } | changes
+    grid = {key: value for key, value in grid.items() if value is not None}
+    (folder / "study.toml").write_text(tomli_w.dumps(grid))
     path, results = str(folder / "study.toml"), folder / "results"
     cells = grid_cells([path])
     for cell in cells:
@@ -362,6 +367,68 @@ def test_names_are_escaped_and_cut_in_messages(packed: Path, capsys: pytest.Capt
     (packed / f"{LONG}\x1b[31m.pkl").touch()
     assert main(["check-pack", str(packed)]) == 1
     assert LONG not in (err := capsys.readouterr().err) and "\x1b" not in err
+
+
+def test_edited_values_of_probes_are_refused(tmp_path: Path) -> None:
+    packed = make_pack(tmp_path, seeds=[0], weights=[0], cost=None, probe={"of": ["layers", "rank", "representation"]})
+    rows = tables.read("values", packed / f"{GROUP}.values.parquet")
+    probes = cell_kinds(rows).eq("probe") & rows["status"].eq("ok")
+    assert set(rows.loc[probes, "evaluator"]) >= {"probe"}
+    assert "all trainings were recomputed" in " ".join(check(packed))
+    for row in probes.to_numpy().nonzero()[0]:
+        with refused("bad-data", "values", exit_code=1):
+            module._compare(GROUP, "values", with_value(rows, row), rows)
+    edit(packed, "values", lambda rows: with_value(rows, int(probes.to_numpy().argmax())))
+    with refused("bad-data", "edited value", exit_code=1):
+        check(packed)
+
+
+HOSTILE = """
+import os
+import subprocess
+import time
+
+from iclbench.backbones.gpt2 import GPT2
+
+
+class Net(GPT2):
+    def train(self, mode=True):
+        if mode and "HOSTILE_FILE" in os.environ and "ICLBENCH_WORKERS" in os.environ:
+            pids = [os.getpid(), subprocess.Popen(["sleep", "1000"]).pid, os.fork()]
+            if pids[-1]:
+                with open(os.environ["HOSTILE_FILE"], "w") as file:
+                    file.write(" ".join(map(str, pids)))
+            time.sleep(1000)
+        return super().train(mode)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_training_without_end_is_stopped_with_all_its_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "Workers", Workers)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("ICLBENCH_TRUST", "hostile_net")
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "hostile_net.py").write_text(HOSTILE)
+    settings = ["backbone.layers=1", "backbone.width=16", "backbone.heads=2"]
+    packed = make_pack(
+        tmp_path, backbones=["hostile_net:Net"], seeds=[0], weights=[0], cost=None, overrides={"smoke": {"v": settings}}
+    )
+    before = sorted(packed.parent.rglob("*"))
+    monkeypatch.setenv("HOSTILE_FILE", str(tmp_path / "pids"))
+    capsys.readouterr()
+    assert main(["check-pack", str(packed), "--max-minutes", "0.75"]) == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "45.0 s" in err, err
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 3
+    wait_until(lambda: not any(map(is_alive, pids)))
+    assert sorted(packed.parent.rglob("*")) == before
+    assert not list((tmp_path / "temporary").iterdir())
 
 
 def test_a_folder_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
