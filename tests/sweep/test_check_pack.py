@@ -370,7 +370,7 @@ def test_names_are_escaped_and_cut_in_messages(packed: Path, capsys: pytest.Capt
 
 
 def test_edited_values_of_probes_are_refused(tmp_path: Path) -> None:
-    packed = make_pack(tmp_path, seeds=[0], weights=[0], cost=None, probe={"of": ["layers", "rank", "representation"]})
+    packed = make_pack(tmp_path, seeds=[0], weights=[0], cost=None, probe={"of": ["layers", "rank"]})
     rows = tables.read("values", packed / f"{GROUP}.values.parquet")
     probes = cell_kinds(rows).eq("probe") & rows["status"].eq("ok")
     assert set(rows.loc[probes, "evaluator"]) >= {"probe"}
