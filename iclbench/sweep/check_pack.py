@@ -11,6 +11,7 @@ branches, whose weights a pack does not contain.
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import shutil
@@ -57,6 +58,8 @@ _FILES = re.compile(
     r"[a-z0-9][a-z0-9.-]{0,127}(\.(values|costs|errors|examples|cells)\.parquet|\.weights\.safetensors(\.sha256)?|\.toml)"
     r"|README\.md"
 )
+# A long word, or a long text in single quotes.
+_LONG_STRING = re.compile(r"""[^\s'"]{65,}|(?<=[\s(]')[^']{65,}(?=')""")
 _MAX_FILES = 1000
 # The process may take this multiple of the size limit for a file.
 _MEMORY_FACTOR = 16
@@ -80,9 +83,13 @@ def check_pack(pack: Path, n: int, context: Context, max_seconds: float) -> Iter
     """
     if not pack.is_dir():
         raise UsageError(f"{pack} is not a folder of packed results", code="missing-file")
-    with TemporaryDirectory(prefix="iclbench-check-") as folder, limits.process_memory(_MEMORY_FACTOR), _refusals():
-        yield _copy(pack, Path(folder) / "packed" / pack.resolve().name)
-        checked = _Pack(Path(folder), pack.resolve().name, context)
+    with (
+        TemporaryDirectory(prefix="iclbench-check-") as name,
+        limits.process_memory(_MEMORY_FACTOR),
+        _refusals(folder := Path(name)),
+    ):
+        yield _copy(pack, folder / "packed" / pack.resolve().name)
+        checked = _Pack(folder, pack.resolve().name, context)
         yield checked.check_tables()
         yield checked.check_seeds_and_budgets()
         yield checked.check_cells()
@@ -93,14 +100,20 @@ def check_pack(pack: Path, n: int, context: Context, max_seconds: float) -> Iter
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
-    """Within the block, errors in the request become failures: the pack is wrong, not the command."""
+def _refusals(folder: Path) -> Iterator[None]:
+    """Within the block, errors in the request become failures: the pack is wrong, not the command. Messages name files
+    as in the pack, and long strings in them are cut."""
     try:
         yield
-    except UsageError as error:
+    except IclbenchError as error:
+        message = str(error)
+        for subfolder in ("packed", "cards", "results"):
+            message = message.replace(f"{folder / subfolder}{os.sep}", "")
+        message = _LONG_STRING.sub(lambda match: short(match[0]), message)
         if error.exit_code == 1:
+            error.args = (message,)
             raise
-        raise IclbenchError(str(error), code=error.code) from error
+        raise IclbenchError(message, code=error.code) from error
     except (ValueError, RecursionError) as error:
         raise IclbenchError(f"the pack cannot be read: {short(error)}", code="unreadable-file") from error
 

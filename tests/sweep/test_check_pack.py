@@ -369,6 +369,26 @@ def test_names_are_escaped_and_cut_in_messages(packed: Path, capsys: pytest.Capt
     assert LONG not in (err := capsys.readouterr().err) and "\x1b" not in err
 
 
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        lambda packed, text: edit_card(packed, tasks=[text]),
+        lambda packed, text: edit_card(packed, backbones=[text]),
+        lambda packed, text: edit_card(packed, **{text: 1}),
+        lambda packed, text: edit_card(packed, evaluate={"shifts": [text]}),
+        lambda packed, text: edit_card(packed, overrides={"smoke": {text: []}}),
+    ],
+)
+def test_strings_of_cards_are_escaped_and_cut_in_messages(
+    packed: Path, tamper: Callable[[Path, str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tamper(packed, f"<b>\x1b[31m {LONG}")
+    assert main(["check-pack", str(packed)]) == 1
+    err = capsys.readouterr().err
+    assert "x" * 20 in err and "x" * 65 not in err and "\x1b" not in err and err.count("\n") == 1, err
+    assert tempfile.gettempdir() not in err, "files are named as in the pack"
+
+
 def test_edited_values_of_probes_are_refused(tmp_path: Path) -> None:
     packed = make_pack(tmp_path, seeds=[0], weights=[0], cost=None, probe={"of": ["layers", "rank"]})
     rows = tables.read("values", packed / f"{GROUP}.values.parquet")
