@@ -267,11 +267,19 @@ class _Pack:
             measured = frame[cell_kinds(frame).eq("train")] if "evaluator" in frame else frame
             if len(unknown := measured[~measured["run"].isin(runs)]):
                 raise IclbenchError(f"the card does not contain '{short(unknown['run'].iloc[0])}'", code="bad-data")
+        diverged = set(rows.loc[rows["kind"].eq("train") & rows["status"].eq("diverged"), "cell"])
         for cell in self.cells:
             row = rows[rows["cell"].eq(cell.hash)]
             if row.empty:
                 raise self._missing(cell, others)
-            if (status := row["status"].iloc[0]) not in ("done", "diverged", "skipped"):
+            self._check_names(cell, row)
+            status = row["status"].iloc[0]
+            is_possible = {
+                "done": True,
+                "diverged": cell.kind == "train" or not diverged.isdisjoint(cell.needs),
+                "skipped": cell.kind != "train",  # the cell is recomputed, and must be skipped again
+            }
+            if not is_possible.get(status, False):
                 raise IclbenchError(f"{_label(cell)} has the status '{short(status)}'", code="not-finished")
             if status == "done" and self.store.state(cell) != "done":
                 raise IclbenchError(
@@ -280,6 +288,16 @@ class _Pack:
             if status == "done" and computes_scores(cell):
                 self._check_prompts(cell)
         return f"settings, codes and prompts: {plural(len(self.cells), 'cell')}"
+
+    def _check_names(self, cell: GridCell, row: pd.DataFrame) -> None:
+        """Check the columns of a cell's row that follow from the card."""
+        for name in ("kind", "run", "task", "contestant", "preset", "seed"):
+            value, expected = row[name].iloc[0], getattr(cell, name)
+            if (None if pd.isna(value) else value) != expected:
+                raise IclbenchError(
+                    f"edited value: {cell.group}.cells.parquet gives {_label(cell)} the {name} '{short(value)}'",
+                    code="bad-data",
+                )
 
     def _missing(self, cell: GridCell, others: pd.DataFrame) -> IclbenchError:
         """Return the error for a cell without a row: its settings, code or prompts differ, or it was left out."""
@@ -377,14 +395,15 @@ class _Pack:
 
     def evaluate(self, workers: Workers) -> str:
         """Recompute all cells from the packed weights, pack the results, and compare the tables."""
-        cells = [cell for cell in self.cells if cell.kind != "train" and self.store.state(cell) == "done"]
+        cells = [cell for cell in self.cells if cell.kind != "train" and self.store.state(cell) in ("done", "skipped")]
         context = replace(self.context, results=self.results)
         for cell in cells:
             outcome = workers.work(cell, context, recorded_kernels(self.store, cell))
-            if outcome.status != "done":
-                raise IclbenchError(
-                    f"{_label(cell)} cannot be recomputed: {short(outcome.reason, 'reason')}", code="failed"
-                )
+            if outcome.status == "done" and self.store.state(cell) == "skipped":
+                raise IclbenchError(f"{_label(cell)} is skipped in the pack, but is applicable", code="bad-data")
+            if outcome.status != self.store.state(cell):
+                reason = short(outcome.reason, "reason")
+                raise IclbenchError(f"{_label(cell)} cannot be recomputed: {reason}", code="failed")
         recomputed = self.results / self.name
         pack(self.cells, CellStore(self.results), recomputed)
         shares = [0.0]

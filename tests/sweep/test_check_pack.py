@@ -210,6 +210,34 @@ def test_an_edit_of_any_row_is_found(packed: Path, table: tables.TableName) -> N
         module._compare(GROUP, table, rows.drop(index=len(rows) - 1), rows)
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "code"),
+    [
+        ("run", "other", "bad-data"),
+        ("contestant", "other", "bad-data"),
+        ("seed", 7, "bad-data"),
+        ("status", "diverged", "not-finished"),
+    ],
+)
+def test_an_edited_row_of_an_evaluation_is_refused(packed: Path, column: str, value: object, code: str) -> None:
+    """For example, a poor evaluation is declared as diverged, although its training is finished."""
+
+    def change(rows: pd.DataFrame) -> pd.DataFrame:
+        is_edited = rows["run"].eq(RUNS[1]) & rows["kind"].eq("evaluate")
+        assert is_edited.sum() == 1
+        return rows.assign(**{column: rows[column].mask(is_edited, value)})  # type: ignore[arg-type]
+
+    edit(packed, "cells", change)
+    with refused(code, RUNS[1], exit_code=1):
+        check(packed)
+
+
+def test_a_skipped_cell_that_is_applicable_is_refused(packed: Path) -> None:
+    edit(packed, "cells", lambda rows: rows.assign(status=rows["status"].mask(rows["run"].eq("zero"), "skipped")))
+    with refused("bad-data", "'zero'", exit_code=1):
+        check(packed)
+
+
 def test_an_edited_training_curve_is_found_by_retraining(packed: Path) -> None:
     """All runs are retrained, since K is larger than their number."""
     edit(packed, "values", lambda rows: with_value(rows, int(cell_kinds(rows).eq("train").to_numpy().argmax())))
@@ -397,7 +425,7 @@ def test_edited_values_of_probes_are_refused(tmp_path: Path) -> None:
     assert "all trainings were recomputed" in " ".join(check(packed))
     for row in probes.to_numpy().nonzero()[0]:
         with refused("bad-data", "values", exit_code=1):
-            module._compare(GROUP, "values", with_value(rows, row), rows)
+            module._compare(GROUP, "values", with_value(rows, int(row)), rows)
     edit(packed, "values", lambda rows: with_value(rows, int(probes.to_numpy().argmax())))
     with refused("bad-data", "edited value", exit_code=1):
         check(packed)
