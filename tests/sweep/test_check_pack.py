@@ -417,13 +417,14 @@ def test_strings_of_cards_are_escaped_and_cut_in_messages(
     assert tempfile.gettempdir() not in err, "files are named as in the pack"
 
 
+@pytest.mark.slow
 def test_edited_values_of_probes_are_refused(tmp_path: Path) -> None:
     packed = make_pack(tmp_path, seeds=[0], weights=[0], cost=None, probe={"of": ["layers", "rank"]})
     rows = tables.read("values", packed / f"{GROUP}.values.parquet")
     probes = cell_kinds(rows).eq("probe") & rows["status"].eq("ok")
     assert set(rows.loc[probes, "evaluator"]) >= {"probe"}
     assert "all trainings were recomputed" in " ".join(check(packed))
-    for row in probes.to_numpy().nonzero()[0]:
+    for row in probes.to_numpy().nonzero()[0][::5]:
         with refused("bad-data", "values", exit_code=1):
             module._compare(GROUP, "values", with_value(rows, int(row)), rows)
     edit(packed, "values", lambda rows: with_value(rows, int(probes.to_numpy().argmax())))
