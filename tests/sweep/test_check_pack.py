@@ -225,7 +225,7 @@ def test_an_edited_row_of_an_evaluation_is_refused(packed: Path, column: str, va
     def change(rows: pd.DataFrame) -> pd.DataFrame:
         is_edited = rows["run"].eq(RUNS[1]) & rows["kind"].eq("evaluate")
         assert is_edited.sum() == 1
-        return rows.assign(**{column: rows[column].mask(is_edited, value)})  # type: ignore[arg-type]
+        return rows.assign(**{column: rows[column].mask(is_edited, value)})
 
     edit(packed, "cells", change)
     with refused(code, RUNS[1], exit_code=1):
