@@ -285,7 +285,7 @@ def test_the_sweep_command_packs_and_verifies_results(
     assert main(["sweep", *grid, "--pack", str(tmp_path / "other")]) == 2
     assert "--pack" in capsys.readouterr().err
     assert main(["sweep", *grid, "--pack", str(results / "reference")]) == 0
-    assert f"4 files in {results / 'reference'}" in capsys.readouterr().out
+    assert f"6 files in {results / 'reference'}" in capsys.readouterr().out
     for folder in ("runs", "tables", "cells"):
         shutil.rmtree(results / folder)
     assert main(["sweep", *grid, "--verify", "1", "--only", "train"]) == 2
