@@ -293,7 +293,7 @@ class InContextClassifier(ClassifierMixin, _InContext):
         if len(self.classes_) > trained_classes:
             raise ValueError(
                 f"y has {len(self.classes_)} classes, but run '{self.trained_.run.name}' was trained on "
-                f"{trained_classes}; merge rare classes, or use a run with more classes"
+                f"{trained_classes}; merge rare classes, or train a run with -o task.classes={len(self.classes_)}"
             )
         self._store_context(x, indices)
         return self

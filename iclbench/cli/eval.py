@@ -18,6 +18,7 @@ from iclbench.cli.options import (
     Threads,
     Trust,
     example_count,
+    finished_runs,
     selected_runs,
     set_up_torch,
 )
@@ -27,7 +28,11 @@ from iclbench.core.errors import UsageError
 def command(
     run: Annotated[
         list[str] | None,
-        typer.Argument(autocompletion=completion.runs, help="Runs to evaluate (default: all finished runs)."),
+        typer.Argument(
+            autocompletion=completion.runs,
+            help="Runs to evaluate (default: all finished runs; with --csv and without finished runs, a run in the "
+            "package that predicts this kind of target).",
+        ),
     ] = None,
     extrapolate: Annotated[
         str | None,
@@ -169,7 +174,8 @@ def command(
             "-o task.path sets the data file of the runs' own task; it cannot be used with --task or --csv",
             code="conflict",
         )
-    runs = selected_runs(results, run)
+    is_packaged = csv is not None and not run and not finished_runs(results)
+    runs = [] if is_packaged else selected_runs(results, run)
     for name in baseline or []:
         if is_target(name):
             trust_typed(name)
@@ -180,6 +186,9 @@ def command(
     from iclbench.cli import eval_runs, summary
 
     table = None if csv is None else eval_runs.read_user_table(csv, str(target), header)
+    if table is not None and is_packaged:
+        run = [table.packaged_run()]
+        runs = selected_runs(results, run)
     failed_count = untrusted_count = 0
     prompt_set_ids: list[str] = []
     changed_code: list[str] = []

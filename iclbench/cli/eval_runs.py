@@ -26,12 +26,13 @@ from iclbench.evaluation.evaluate import evaluators_of, shifts_of
 from iclbench.evaluation.full_table import remarks as remarks_on
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
-from iclbench.families.tabular.encoder import MAX_LINES, TargetKind
+from iclbench.families.tabular.encoder import MAX_LINES, TargetKind, encode_target
 from iclbench.families.tabular.frame import read_labelled_frame, stem
 from iclbench.families.tabular.real_tables import MIN_TARGETS
 from iclbench.families.tabular.table_set import LabelledTable
 from iclbench.families.tabular.user_table import MAX_TARGETS, UserTable, context_rows
 from iclbench.store.runs import Run, write_errors
+from iclbench.store.shipped import TABLE_RUNS
 from iclbench.sweep.reference import PackedBaselines
 
 # The baselines for a user's table, by the kind of its target.
@@ -48,6 +49,10 @@ class UserFile:
     path: Path
     columns: pd.DataFrame
     target: pd.Series
+
+    def packaged_run(self) -> str:
+        """Return the name of the run in the package that predicts this kind of target."""
+        return TABLE_RUNS[encode_target(self.target).kind]
 
     @cache  # noqa: B019
     def labelled(self, kind: TargetKind) -> LabelledTable:

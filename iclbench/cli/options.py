@@ -88,6 +88,13 @@ MaxBytes = Annotated[
 RESULTS = Path("results")
 
 
+def finished_runs(results: Path) -> list[Run]:
+    """Return all finished runs of a results folder."""
+    from iclbench.store.runs import all_runs
+
+    return [run for run in all_runs(results) if run.is_finished]
+
+
 def selected_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
     """Return the named runs, or all finished runs. On a terminal, ask the user whether to trust their code.
 
@@ -97,7 +104,7 @@ def selected_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
     from iclbench.store.archives import find
     from iclbench.store.runs import DivergedError, all_runs
 
-    runs = [find(results, name) for name in names] if names else [r for r in all_runs(results) if r.is_finished]
+    runs = [find(results, name) for name in names] if names else finished_runs(results)
     if not runs:
         diverged = [error for run in all_runs(results) if (error := run.recorded_divergence) is not None]
         if diverged:

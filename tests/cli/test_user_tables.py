@@ -16,6 +16,7 @@ from iclbench.config.resolution import resolve_run
 from iclbench.evaluation.all_rows import AllRows, all_rows_baselines
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.tabular import table_set
+from iclbench.store import shipped
 from iclbench.store.runs import Run, create
 from iclbench.training.run import train
 from tests.api.blobs import CARD
@@ -190,6 +191,17 @@ def test_a_target_of_classes_can_be_evaluated(tmp_path: Path, capsys: pytest.Cap
         assert main(words) == 2
         err = capsys.readouterr().err
         assert "6 classes" in err and "at most 5" in err and err.count("error:") == 1
+
+
+def test_without_finished_runs_the_run_in_the_package_is_evaluated(
+    trained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shipped, "shipped_folder", lambda: tmp_path / "package")
+    shipped.ship(trained_run, "cells-regression")
+    pd.DataFrame(array(), columns=["a", "b", "y"]).to_csv(tmp_path / "t.csv", index=False)
+    words = ["eval", "--csv", str(tmp_path / "t.csv"), "--target", "y", "--baseline", "zero"]
+    assert main([*words, "--results", str(tmp_path / "empty")]) == 0
+    assert "cells-regression" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("options", [["--task", "linear"], ["--shift", "noisy", "--extrapolate"]])

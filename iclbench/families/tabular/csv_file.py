@@ -28,7 +28,7 @@ from iclbench.families.tabular.columns import Column, table_stem
 from iclbench.families.tabular.numerals import number, resembles_number
 
 SEPARATOR_HINT = "columns are separated by commas"
-SEPARATORS = ",;\t"
+SEPARATORS = ";\t,"
 _SEPARATOR_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs"}
 # Approximate overhead in bytes of a field in addition to its characters. A row has twice this overhead.
 _FIELD_BYTES = 64
@@ -70,8 +70,9 @@ def read_text_columns(
     """Read the names of the columns and their cells as text. A first line that contains all `names` is a header.
 
     Other arguments and errors are as in `read_csv`, but columns may also be separated by semicolons or tabs. The
-    separator is the first of comma, semicolon and tab that gives all lines the same number of fields, which must be
-    greater than 1. If none of them does, the separator is the most frequent one in the first line.
+    separator is the first of semicolon, tab and comma that gives all lines the same number of fields, which must be
+    greater than 1: commas may be decimal marks. If none of them does, the separator is the most frequent one in the
+    first line.
     """
     data = _data(path)
     rows = _rows_of_any_separator(path, data)
@@ -103,7 +104,7 @@ def _rows_of_any_separator(path: Path, data: bytes) -> list[tuple[int, list[str]
         if len(rows[0][1]) > 1:
             return rows
     first_line = data.lstrip().split(b"\n", 1)[0].decode(errors="replace")
-    return _rows(path, data, max(SEPARATORS, key=first_line.count))
+    return _rows(path, data, max(SEPARATORS[::-1], key=first_line.count))
 
 
 def _data(path: Path) -> bytes:
@@ -115,7 +116,7 @@ def _data(path: Path) -> bytes:
             f"{path} is not a complete gzip file ({error_text(error)}); compress it again", code="unreadable-file"
         ) from None
     except OSError as error:
-        raise cannot_read(path, error, "pass the path of a table (.csv, .csv.gz or .parquet)") from None
+        raise cannot_read(path, error, "pass the path of a table") from None
     except ValueError as error:  # a null byte in the path
         raise DataError(f"cannot read {path}: {error_text(error)}", code="missing-file") from None
 

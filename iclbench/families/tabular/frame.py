@@ -80,7 +80,10 @@ def read_labelled_frame(
     frame, texts = _read(path, header, [str(target)] if is_name else ())
     names = list(frame.columns)
     if len(names) < 2:
-        raise DataError(f"{path}: expected a target and at least one other column, got one column")
+        raise DataError(
+            f"{path}: expected a target and at least one other column, got one column; in a CSV file, columns are "
+            "separated by commas, semicolons or tabs"
+        )
     if target is None:
         by_lower_case = {name.lower(): name for name in names}
         name = next((by_lower_case[key] for key in _TARGET_NAMES if key in by_lower_case), names[-1])

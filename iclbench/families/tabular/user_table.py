@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from iclbench.core.errors import DataError
+from iclbench.core.formats import plural
 from iclbench.families.tabular.encoder import EncodedTarget, target_step
 from iclbench.families.tabular.real_tables import MIN_TARGETS, RealTables, RealTablesParameters
 from iclbench.families.tabular.table_set import LabelledTable
@@ -76,7 +77,7 @@ def context_rows(table: LabelledTable, trained_rows: int, requested: int | None,
         )
     if requested < 1 or table.rows < requested + MIN_TARGETS:
         raise DataError(
-            f"'{table.name}' has {table.rows} rows with a target, fewer than the {max(requested, 1)} rows of a context "
-            f"and {MIN_TARGETS} targets; use a larger table or fewer --points"
+            f"'{table.name}' has {plural(table.rows, 'row')} with a target, fewer than a context of "
+            f"{plural(max(requested, 1), 'row')} and {MIN_TARGETS} targets; use a larger table or fewer --points"
         )
     return requested

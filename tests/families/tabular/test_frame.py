@@ -40,6 +40,19 @@ def test_text_missing_values_dates_and_booleans_are_read(tmp_path: Path, separat
     np.testing.assert_array_equal(frame["size"], [1.5, np.nan, 2.5])
 
 
+@pytest.mark.parametrize("header", ["wind, m/s;power, kW\n", ""])
+def test_commas_are_decimal_marks_if_semicolons_separate_the_columns(tmp_path: Path, header: str) -> None:
+    frame = read_frame(write(tmp_path, header + "1,5;20,25\n2,5;30,75\n"))
+    assert list(frame.columns) == (["wind, m/s", "power, kW"] if header else ["column 1", "column 2"])
+    assert frame.iloc[0].tolist() == ["1,5", "20,25"]
+
+
+@pytest.mark.parametrize("separator", ["|", " "])
+def test_a_file_with_other_separators_is_refused_with_the_supported_ones(tmp_path: Path, separator: str) -> None:
+    with pytest.raises(DataError, match="commas, semicolons or tabs"):
+        read_labelled_frame(write(tmp_path, "a,b\n1,2\n".replace(",", separator)))
+
+
 def test_integers_are_read_as_integers(tmp_path: Path) -> None:
     frame = read_frame(write(tmp_path, "a,b,c\n1,1.0,2\n2,2.0,x\n"))
     assert [dtype.kind for dtype in frame.dtypes] == ["i", "i", "O"]
