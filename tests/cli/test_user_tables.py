@@ -194,14 +194,17 @@ def test_a_target_of_classes_can_be_evaluated(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_without_finished_runs_the_run_in_the_package_is_evaluated(
-    trained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shipped, "shipped_folder", lambda: tmp_path / "package")
     shipped.ship(trained_run, "cells-regression")
     pd.DataFrame(array(), columns=["a", "b", "y"]).to_csv(tmp_path / "t.csv", index=False)
-    words = ["eval", "--csv", str(tmp_path / "t.csv"), "--target", "y", "--baseline", "zero"]
-    assert main([*words, "--results", str(tmp_path / "empty")]) == 0
-    assert "cells-regression" in capsys.readouterr().out
+    words = ["eval", "--csv", str(tmp_path / "t.csv"), "--target", "y", "--results", str(tmp_path / "empty")]
+    runs = []
+    monkeypatch.setattr(eval_runs, "evaluate_run", lambda _, run, *arguments: runs.append(run.name) or 0)
+    assert main(words) == 0 and runs == ["cells-regression"]
+    labelled = eval_runs.UserFile(tmp_path, pd.DataFrame({"a": [1, 2]}), pd.Series(["x", "y"], name="kind"))
+    assert labelled.packaged_run() == "reference/cells-classification"
 
 
 @pytest.mark.parametrize("options", [["--task", "linear"], ["--shift", "noisy", "--extrapolate"]])
