@@ -45,7 +45,9 @@ class _SigmoidGelu(torch.autograd.Function):
 
 
 def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    return zip(*(tensor.view(-1).split(_CHUNK) for tensor in tensors), strict=True)
+    """Yield corresponding parts of tensors of equal size. The compiler of torch divides loops itself."""
+    size = tensors[0].numel() if torch.compiler.is_compiling() else _CHUNK
+    return zip(*(tensor.view(-1).split(max(size, 1)) for tensor in tensors), strict=True)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
