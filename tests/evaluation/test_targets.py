@@ -274,7 +274,9 @@ def test_means_over_too_long_contexts_are_skipped(prompts, tmp_path: Path):
     values = tables.read_all("values", tmp_path)
     values = values[values["metric"].eq("log_likelihood")].set_index(["run", "axis_value"])
     columns = ["value", "low", "high", "n_episodes", "status"]
-    assert values.loc[("Short", 4.0), columns].tolist() == values.loc[("Prior", 4.0), columns].tolist()
+    assert values.loc[[("Short", 4.0)], columns].to_numpy().tolist() == (
+        values.loc[[("Prior", 4.0)], columns].to_numpy().tolist()
+    )
     missing = values[values["status"].eq("skipped")]
     assert len(values.loc["Short"]) == len(values.loc["Prior"]) == len(missing) + 1
     assert set(missing["reason"]) == {Short().too_long(5)} and missing["value"].isna().all()

@@ -141,7 +141,7 @@ def test_the_command_line_accepts_every_command_of_a_shipped_grid(grid: str, all
                 assert config == run.config
                 assert options["name"] == run.name
             else:
-                assert options["run"] == [run.name]
+                assert list(options["run"]) == [run.name]
                 assert int(options.get("extrapolate") or 10**9) > run.config.task.points
 
 

@@ -96,7 +96,7 @@ def test_the_command_line_accepts_every_command_of_a_shipped_grid(grid: str) -> 
         assert parse(str(options["demo_seeds"]), "") == card.demo_seeds
         assert parse(str(options["orders"]), "") == card.orders
         assert (parse(str(options["shots"]), "") if options["shots"] else []) == card.shots
-        assert options["tasks"] == [",".join(card.tasks)]
+        assert list(options["tasks"]) == [",".join(card.tasks)]
 
 
 def test_a_grid_without_shots_uses_the_shots_of_its_task_cards() -> None:

@@ -90,6 +90,7 @@ def test_gated_deltanet_equals_the_layer_of_qwen3_next() -> None:
 
 
 def test_kda_equals_the_layer_of_kimi_linear() -> None:
+    pytest.importorskip("transformers.models.kimi_linear", reason="transformers has no Kimi Linear")
     from transformers.models.kimi_linear.configuration_kimi_linear import KimiLinearConfig
     from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearDeltaAttention
 
