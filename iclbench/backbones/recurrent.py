@@ -130,7 +130,7 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
         def outputs() -> Iterator[Tensor]:
             hidden = tokens
             for layer, block in enumerate(self._blocks()):
-                hidden = block(self._block_input(layer, hidden, tokens))
+                hidden = block(self.block_input(layer, len(self.layers), hidden, tokens))
                 if self._ends_iteration(layer):
                     yield hidden[:, read]
 
@@ -145,8 +145,8 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
         def outputs() -> Iterator[Tensor]:
             hidden, answers = tokens, queries
             for layer, (block, block_state) in enumerate(zip(self._blocks(), before, strict=False)):
-                hidden = self._block_input(layer, hidden, tokens)
-                answers = self._block_input(layer, answers, queries)
+                hidden = self.block_input(layer, len(self.layers), hidden, tokens)
+                answers = self.block_input(layer, len(self.layers), answers, queries)
                 hidden, answers, new_state = block.fork(hidden, answers, block_state)
                 if new_state is not None:
                     after.append(new_state)
@@ -188,7 +188,9 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
         tokens to `after`."""
         hidden = tokens
         for layer, (block, block_state) in enumerate(zip(self._blocks(), state.layers, strict=True)):
-            hidden, new_state = block.resume(self._block_input(layer, hidden, tokens), block_state, mask)
+            hidden, new_state = block.resume(
+                self.block_input(layer, len(self.layers), hidden, tokens), block_state, mask
+            )
             after.append(new_state)
             if self._ends_iteration(layer):
                 yield hidden
@@ -215,7 +217,7 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
     def peek_layers(self, state: RecurrentState, queries: Float[Tensor, "B Q D"]) -> Iterator[Float[Tensor, "B Q D"]]:
         hidden = queries
         for layer, (block, block_state) in enumerate(zip(self._blocks(), state.layers, strict=True)):
-            hidden = block.peek(self._block_input(layer, hidden, queries), block_state)
+            hidden = block.peek(self.block_input(layer, len(self.layers), hidden, queries), block_state)
             if self.loops == 1 or self._ends_iteration(layer):
                 yield hidden
 
@@ -224,13 +226,6 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
         for block in chain.from_iterable(repeat(self.layers, self.loops)):
             assert isinstance(block, RecurrentBlock)
             yield block
-
-    def _block_input(
-        self, layer: int, hidden: Float[Tensor, "B T _"], tokens: Float[Tensor, "B T D"]
-    ) -> Float[Tensor, "B T _"]:
-        """Return the input of a layer, counted over all iterations, from the output of the layer before it."""
-        iteration, block_index = divmod(layer, len(self.layers))
-        return self.next_input(iteration, hidden, tokens) if iteration and block_index == 0 else hidden
 
     def _ends_iteration(self, layer: int) -> bool:
         """Return whether a layer, counted over all iterations, is the last one of an iteration."""

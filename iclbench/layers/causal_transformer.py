@@ -252,9 +252,7 @@ class CausalTransformer(Looped, nn.Module):
         hidden, last_layer = embedded, self._depth - 1
         for layer, block in enumerate(chain.from_iterable(repeat(self.blocks, self.loops))):
             assert isinstance(block, GPT2Block)
-            iteration, block_index = divmod(layer, self.layers)
-            if iteration and block_index == 0:
-                hidden = self.next_input(iteration, hidden, embedded)
+            hidden = self.block_input(layer, self.layers, hidden, embedded)
             batch, _, width = hidden.shape
             qkv = block.attn.c_attn(block.ln_1(hidden))
             q, k, v = qkv.view(batch, -1, 3, self.heads_count, width // self.heads_count).permute(2, 0, 3, 1, 4)
@@ -269,7 +267,7 @@ class CausalTransformer(Looped, nn.Module):
             hidden = hidden + block.mlp.c_proj(inner)
             if self.loops == 1 or layer == last_layer:
                 yield hidden
-            elif block_index == self.layers - 1:
+            elif (layer + 1) % self.layers == 0:
                 yield hidden[:, read]
 
     def _with_positions(

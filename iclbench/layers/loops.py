@@ -35,16 +35,20 @@ class Looped:
         """Apply the final norm."""
         raise NotImplementedError
 
-    def next_input(
-        self, iteration: int, hidden: Float[Tensor, "B T _"], embedded: Float[Tensor, "B T D"]
-    ) -> Float[Tensor, "B T D"]:
-        """Return the input of the first block in an iteration after the first.
+    def block_input(
+        self, layer: int, blocks: int, hidden: Float[Tensor, "B T _"], embedded: Float[Tensor, "B T D"]
+    ) -> Float[Tensor, "B T _"]:
+        """Return the input of a block.
 
         Args:
-            iteration: number of finished iterations.
-            hidden: the output of the last block in the previous iteration.
+            layer: index of the block, counted over all iterations.
+            blocks: number of blocks.
+            hidden: the output of the previous block, or the embedded tokens.
             embedded: the embedded tokens.
         """
+        iteration, block_index = divmod(layer, blocks)
+        if iteration == 0 or block_index > 0:
+            return hidden
         output = self.finish(hidden)
         if self.window is not None and iteration <= self.loops - self.window:
             output = output.detach()
