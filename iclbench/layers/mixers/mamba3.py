@@ -86,9 +86,9 @@ class Mamba3(Mixer):
     This is the paper's form with one input and one output per head (SISO). The form with several (MIMO) is not
     implemented. All heads share B and C, except for a learned bias per head, which is added after an RMSNorm. B and C
     are then rotated by the sum of the angles pi tanh(.) dt of all tokens so far. As in the released layer, R = N // 4
-    pairs of channels are rotated (one if N is 2 or 3, and none if N is 1), all heads share the angles before these are
-    multiplied by dt, and there is no short convolution and no norm after the recurrence. An optional convolution of x,
-    B and C is followed by SiLU.
+    pairs of channels are rotated (one if N is 2 or 3, and none if N is 1), and all heads share the angles before these
+    are multiplied by dt; the outputs of the recurrence are not normalised. Unlike there, x, B and C can pass through a
+    short convolution, followed by SiLU.
 
     The mixer has W (3E + 2N + 3H + R) + 2H (N + 1) + 2N parameters for tokens of width W, with an inner width of
     E = 2W and a state of size N = 64 per channel. The state is h, with E N numbers, and x and B of the last token, with
