@@ -82,8 +82,9 @@ def command(
         typer.Option(
             "-o",
             "--override",
-            help="Setting of the method (method.eta=0.01, method.passes=5, ...), or task.path=FILE, the current "
-            "location of the runs' data. May be repeated.",
+            help="Setting of the method (method.eta=0.01, method.passes=5, ...), of the task of --task "
+            "(task.KEY=VALUE), or, without --task, the current location of the runs' data (task.path=FILE). May be "
+            "repeated.",
         ),
     ] = None,
     data_changed: Annotated[
@@ -168,11 +169,10 @@ def command(
     if task is not None:
         load_task(task)  # report a mistyped name before the evaluation
     overrides = parse_overrides(override or [], ("method", "task"))
-    context_method, files = method_of(method, overrides.get("method")), overrides.get("task", {})
-    if files and (csv is not None or task is not None):
+    context_method, task_changes = method_of(method, overrides.get("method")), overrides.get("task", {})
+    if task_changes and csv is not None:
         raise UsageError(
-            "-o task.path sets the data file of the runs' own task; it cannot be used with --task or --csv",
-            code="conflict",
+            "-o task.KEY changes a task, and cannot be used with --csv, which evaluates on your table", code="conflict"
         )
     is_packaged = csv is not None and not run and not finished_runs(results)
     runs = [] if is_packaged else selected_runs(results, run)
@@ -195,9 +195,7 @@ def command(
     remarks: dict[str, None] = {}
     for trained_run in runs:
         try:
-            replacement = eval_runs.replacement_task(trained_run, table, points, task)
-            if replacement is None and files:
-                replacement = trained_run.config.task.with_files(files), None
+            replacement = eval_runs.replacement_task(trained_run, table, points, task, task_changes)
             failed_count += eval_runs.evaluate_run(
                 context,
                 trained_run,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -149,13 +150,15 @@ def read_user_table(csv: Path, target: str, header: bool | None) -> UserFile:
 
 
 def replacement_task(
-    run: Run, file: UserFile | None, points: int | None, task: str | None
+    run: Run, file: UserFile | None, points: int | None, task: str | None, changes: Mapping[str, Any]
 ) -> tuple[TaskConfig, Family | None] | None:
-    """Return the task that replaces the run's own task: a user's table, or a card at the run's preset. Return None if
-    neither is given."""
+    """Return the task that replaces the run's own task: a user's table, a card at the run's preset with the user's
+    changes, or the run's own task with other locations of its data. Return None if nothing is replaced."""
     if file is not None:
         return table_task(run, file, points)
-    return None if task is None else (resolve_task(task, run.config.preset)[0], None)
+    if task is not None:
+        return resolve_task(task, run.config.preset, changes)[0], None
+    return (run.config.task.with_files(changes), None) if changes else None
 
 
 def table_task(run: Run, file: UserFile, points: int | None = None) -> tuple[TaskConfig, UserTable]:

@@ -124,3 +124,23 @@ def test_a_tabular_model_can_be_evaluated_on_a_different_number_of_columns(tmp_p
     assert main(["eval", run.name, "--task", wide, "--results", str(tmp_path), "--baseline", "zero"]) == 0
     rows = tables.read_all("values", tmp_path / "tables").query("kind == 'backbone'")
     assert set(rows["task"]) == {"wide"} and rows["value"].notna().all()
+
+
+def test_settings_of_the_evaluation_task_can_be_changed(run: Run, tmp_path: Path) -> None:
+    folder, noisy = results(run), card(tmp_path, "noisier")
+    words = ["eval", run.name, "--task", noisy, "-o", "task.noise=3.0", "-o", "task.points=5", "--results", str(folder)]
+    assert main([*words, "--baseline", "zero"]) == 0
+    rows = tables.read_all("values", folder / "tables").query("task == 'noisier'")
+    task = resolve_task(noisy, "smoke", {"noise": 3.0, "points": 5})[0]
+    assert task.parameters["noise"] == 3.0 and set(rows["prompt_set"]) == {PromptSet(task, "smoke").id}
+    assert rows["n_context"].max() == 5
+
+
+def test_without_another_task_only_locations_of_data_can_be_changed(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", run.name, "-o", "task.dim=2", "--results", str(results(run))]) == 2
+    assert "data files of task 'home'" in capsys.readouterr().err
+    words = ["eval", run.name, "--csv", "a.csv", "--target", "y", "-o", "task.dim=2", "--results", str(results(run))]
+    assert main(words) == 2
+    assert "-o task.KEY" in capsys.readouterr().err
