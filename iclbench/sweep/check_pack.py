@@ -5,8 +5,12 @@ A pack is untrusted. Its files are copied, so that they do not change during the
 safetensors files and cards, none of which can contain code. Code that the cards name is loaded only if the user trusts
 it (`iclbench.core.trust`).
 
-Not compared: measured seconds and bytes, training curves of runs that are not drawn for retraining, and results of
-branches, whose weights a pack does not contain.
+Not compared: measured seconds and bytes, descriptions of hardware and versions, reasons of skipped cells that are
+recomputed, training curves of runs that are not drawn for retraining, and results of branches, whose weights a pack
+does not contain. All of them must belong to cells of the grids.
+
+A forward pass gives other roundings on other hardware, so recomputed numbers may differ a little. The limits are far
+below the differences that a paired test can detect.
 """
 
 from __future__ import annotations
@@ -16,13 +20,14 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pandas as pd
 
 from iclbench import tables
@@ -42,13 +47,14 @@ from iclbench.sweep.grids import GridRun, grid_runs
 from iclbench.sweep.pack import cell_kinds, pack
 from iclbench.sweep.pack_cards import unpack_cards
 from iclbench.sweep.verify import (
-    NEGLIGIBLE,
     Workers,
+    aligned_numbers,
     first_difference,
+    in_same_order,
     recorded_kernels,
     share_of_interval,
     share_of_spread,
-    verify,
+    verify_cells,
 )
 from iclbench.tables import TableName
 from iclbench.tables import short_name as short
@@ -65,8 +71,15 @@ _MAX_FILES = 1000
 _MEMORY_FACTOR = 16
 _PROVENANCE = ("version", "commit")
 _COMPARED: tuple[TableName, ...] = ("values", "errors", "examples", "costs")
-# Metrics of `costs` that do not depend on the machine. The others are measured, or are in the settings of a run.
+# Metrics of `costs` that are recomputed, since they do not depend on the machine, and metrics that follow from the
+# settings of a run, with their phases. The others are measured.
 _COUNTED = ("flops", "state_bytes")
+_SETTINGS = {"parameters": "model", "encoder_parameters": "model", "steps": "train"}
+# Largest differences by rounding: as a share of the half-width of an interval (`values`) or of a standard deviation
+# (`examples`), and of the standard deviation over episodes (`errors`) for the root mean square and for the mean of the
+# differences.
+_ROUNDING = 0.01
+_ROUNDING_OF_MEAN = 0.001
 
 
 def check_pack(pack: Path, n: int, context: Context, max_seconds: float) -> Iterator[str]:
@@ -197,8 +210,17 @@ class _Pack:
     @cached_property
     def cells(self) -> list[GridCell]:
         """The applicable cells of the grids. Training comes first, since its settings explain most differences."""
-        cells = [cell for cell in grid_cells(self.grids, results=self.results) if cell.reason is None]
+        cells = [cell for cell in self._planned_cells if cell.reason is None]
         return sorted(cells, key=lambda cell: cell.kind != "train")
+
+    @cached_property
+    def excluded_cells(self) -> list[GridCell]:
+        """The cells that are not applicable."""
+        return [cell for cell in self._planned_cells if cell.reason is not None]
+
+    @cached_property
+    def _planned_cells(self) -> list[GridCell]:
+        return grid_cells(self.grids, results=self.results)
 
     @cached_property
     def store(self) -> CellStore:
@@ -256,17 +278,18 @@ class _Pack:
     def check_cells(self) -> str:
         """Check that the pack has the results of all cells of the grids, of no other cell, and on the same prompts."""
         rows = tables.union("cells", [rows for file, rows in self.frames.items() if file.endswith(".cells.parquet")])
-        expected = {cell.hash for cell in self.cells}
-        others = rows[~rows["cell"].isin(expected) & rows["status"].ne("skipped")]
+        planned_groups = {cell.group for cell in (*self.cells, *self.excluded_cells)}
+        groups = {file.removesuffix(".parquet").rpartition(".")[0] for file in self.frames} | self.weights.keys()
+        if unknown_groups := groups - planned_groups:
+            raise IclbenchError(f"the card does not contain '{short(min(unknown_groups))}'", code="bad-data")
+        others = rows[~rows["cell"].isin({cell.hash for cell in self.cells})]
+        excluded = {cell.hash: cell.reason for cell in self.excluded_cells}
+        is_excluded = others["status"].eq("skipped") & others["reason"].eq(others["cell"].map(excluded)).fillna(False)
+        others = others[~is_excluded]
         names = {(cell.kind, cell.run, cell.task, cell.preset) for cell in self.cells}
         for kind, run, *group in others[["kind", "run", "task", "preset"]].itertuples(index=False):
             if (kind, run, *group) not in names:
                 raise IclbenchError(f"the card does not contain '{short(run)}' ({short(kind)})", code="bad-data")
-        runs = {cell.run for cell in self.cells}
-        for frame in (frame for file, frame in self.frames.items() if ".costs." in file or ".values." in file):
-            measured = frame[cell_kinds(frame).eq("train")] if "evaluator" in frame else frame
-            if len(unknown := measured[~measured["run"].isin(runs)]):
-                raise IclbenchError(f"the card does not contain '{short(unknown['run'].iloc[0])}'", code="bad-data")
         diverged = set(rows.loc[rows["kind"].eq("train") & rows["status"].eq("diverged"), "cell"])
         for cell in self.cells:
             row = rows[rows["cell"].eq(cell.hash)]
@@ -337,20 +360,37 @@ class _Pack:
                 code="settings-changed",
             )
 
-    def _check_counts(self, cell: GridCell) -> None:
-        """Check the numbers of parameters and steps of a run in the table of costs."""
-        assert cell.config is not None
-        parameters, encoder_parameters = self.size(cell.config)
-        counts = {
-            "parameters": parameters,
-            "encoder_parameters": encoder_parameters,
-            "steps": cell.config.train.total_steps,
-        }
-        costs = self._rows("costs", cell.group)
-        for metric, value in costs.loc[costs["run"].eq(cell.run), ["metric", "value"]].itertuples(index=False):
-            if value != counts.get(metric, value):
+    def _check_trainings(self, group: str, cells: Sequence[GridCell]) -> None:
+        """Check the rows of a group that are not recomputed: those of trainings and of branches, and costs.
+
+        Args:
+            group: the task and preset.
+            cells: the training runs of the group that did not diverge.
+        """
+        values, costs = self._rows("values", group), self._rows("costs", group)
+        trained = {(cell.run, cell.contestant) for cell in cells}
+        contestants = trained | {(cell.run, cell.contestant) for cell in self.cells if cell.group == group}
+        for rows, known in ((values[~_is_recomputed(values)], trained), (costs, contestants)):
+            for run, contestant in set(rows[["run", "contestant"]].itertuples(index=False, name=None)) - known:
+                raise IclbenchError(f"the card does not contain '{short(run)}' ({short(contestant)})", code="bad-data")
+        counts: dict[tuple[str, ...], float] = {}
+        for cell in cells:
+            assert cell.config is not None
+            numbers = (*self.size(cell.config), cell.config.train.total_steps)
+            counts |= {
+                (cell.run, cell.contestant, phase, metric): float(number)
+                for (metric, phase), number in zip(_SETTINGS.items(), numbers, strict=True)
+                if number
+            }
+        columns = ["run", "contestant", "phase", "metric", "value"]
+        stored = costs.loc[costs["metric"].isin(_SETTINGS), columns]
+        packed = {tuple(key): float(value) for *key, value in stored.itertuples(index=False, name=None)}
+        for key in sorted(counts.keys() | packed.keys()):
+            if (value := packed.get(key)) != (expected := counts.get(key)):
+                given = "no" if value is None else f"{value:g}"
                 raise IclbenchError(
-                    f"edited value: costs gives '{short(cell.run)}' {value:g} {metric}, and it has {counts[metric]}",
+                    f"edited value: costs gives '{short(key[0])}' ({short(key[1])}) {given} {key[-1]}, and it has "
+                    f"{'none' if expected is None else f'{expected:g}'}",
                     code="bad-data",
                 )
 
@@ -376,8 +416,13 @@ class _Pack:
         """The training runs that did not diverge."""
         return [cell for cell in self.cells if cell.kind == "train" and self.store.state(cell) == "done"]
 
+    @cached_property
+    def diverged_cells(self) -> list[GridCell]:
+        """The training runs that diverged."""
+        return [cell for cell in self.cells if cell.kind == "train" and self.store.state(cell) == "diverged"]
+
     def check_weights(self) -> str:
-        """Check that the pack has the weights of all runs, and unpack them."""
+        """Check that the pack has the weights of all runs and of no others, and unpack them."""
         for cell in self.trained_cells:
             packed = self.weights.get(cell.group, {}).get(cell.run)
             if packed is None:
@@ -387,11 +432,15 @@ class _Pack:
                     code="missing-file",
                 )
             self._check_training(cell, packed)
-            self._check_counts(cell)
             archives.unpack(packed, Run(self.results / "runs" / cell.run), self.results)
-        diverged = [cell.run for cell in self.cells if cell.kind == "train" and self.store.state(cell) == "diverged"]
-        note = f"; diverged and not checked: {', '.join(map(short, diverged))}" if diverged else ""
-        return f"weights: {plural(len(self.trained_cells), 'run')}{note}"
+        for group in sorted({cell.group for cell in self.cells}):
+            cells = [cell for cell in self.trained_cells if cell.group == group]
+            if unknown := self.weights.get(group, {}).keys() - {cell.run for cell in cells}:
+                raise IclbenchError(
+                    f"weights of '{short(min(unknown))}', which is not a finished run of {group}", code="bad-data"
+                )
+            self._check_trainings(group, cells)
+        return f"weights: {plural(len(self.trained_cells), 'run')}"
 
     def evaluate(self, workers: Workers) -> str:
         """Recompute all cells from the packed weights, pack the results, and compare the tables."""
@@ -406,66 +455,113 @@ class _Pack:
                 raise IclbenchError(f"{_label(cell)} cannot be recomputed: {reason}", code="failed")
         recomputed = self.results / self.name
         pack(self.cells, CellStore(self.results), recomputed)
-        shares = [0.0]
+        are_equal = []
         for group in sorted({cell.group for cell in self.cells}):
             for table in _COMPARED:
                 path = recomputed / tables.packed_file_name(table, *group.rsplit("-", 1))
                 new = tables.read(table, path) if path.is_file() else tables.frame(table, [])
-                shares.append(_compare(group, table, self._rows(table, group), new))
-        difference = f"the largest difference is {max(shares):.1g} of a half-width" if max(shares) else "equal"
+                are_equal.append(_are_equal(group, table, self._rows(table, group), new))
+        difference = "equal" if all(are_equal) else "equal but for rounding"
         return f"values: {plural(len(cells), 'cell')} recomputed from the packed weights: {difference}"
 
     def retrain(self, n: int, workers: Workers) -> str:
-        """Train n random runs again, and compare their training curves and evaluations."""
-        cells = [cell for cell in self.cells if cell.config is not None and cell.kind in ("train", "evaluate")]
-        total = len(self.trained_cells)
-        if not total:
-            return "training: no runs"
-        verified = list(verify(cells, self.store, n, secrets.randbelow(2**32), self.context, workers))
-        for each in verified:
-            if not each.rows:
-                raise IclbenchError(f"{_label(each.cell)} cannot be retrained: {each.difference}", code="failed")
-            if not each.agrees:
+        """Train the diverged runs and n random finished runs again, and compare the outcomes, the training curves and
+        an evaluation of each run."""
+        for cell in self.diverged_cells:
+            context = replace(self.context, results=self.folder / "diverged")
+            outcome = workers.work(cell, context, recorded_kernels(self.store, cell))
+            if outcome.status != "diverged":
                 raise IclbenchError(
-                    f"edited training: '{short(each.cell.run)}' differs after retraining: {each.difference}",
+                    f"edited training: '{short(cell.run)}' diverged in the pack, and after retraining it is "
+                    f"{outcome.status}",
                     code="bad-data",
                 )
-        count = len(verified)
-        runs = ", ".join(sorted(f"'{short(each.cell.run)}'" for each in verified))
-        chance = (
-            "all trainings were recomputed"
-            if count == total
-            else f"an edited training is found with probability {count}/{total} only; --recompute {total} retrains all"
-        )
-        return f"training: {runs} retrained, {'equal' if all(e.is_equal for e in verified) else 'agrees'}; {chance}"
+        notes = [f"{plural(len(self.diverged_cells), 'run')} diverged again"] if self.diverged_cells else []
+        total = len(self.trained_cells)
+        sample = secrets.SystemRandom().sample(self.trained_cells, min(n, total))
+        verified = [verify_cells(self._with_evaluation(cell), self.store, self.context, workers) for cell in sample]
+        for cell, each in zip(sample, verified, strict=True):
+            if not each.rows:
+                raise IclbenchError(f"{_label(cell)} cannot be retrained: {each.difference}", code="failed")
+            if not each.agrees:
+                raise IclbenchError(
+                    f"edited training: '{short(cell.run)}' differs after retraining: {each.difference}", code="bad-data"
+                )
+        if sample:
+            names = ", ".join(sorted(f"'{short(cell.run)}'" for cell in sample))
+            notes.append(f"{names} retrained, {'equal' if all(each.is_equal for each in verified) else 'agrees'}")
+            notes.append(
+                "all trainings were recomputed"
+                if len(sample) == total
+                else f"an edited training is found with probability {len(sample)}/{total} only; --recompute {total} "
+                "retrains all"
+            )
+        return f"training: {'; '.join(notes) or 'no runs'}"
+
+    def _with_evaluation(self, trained: GridCell) -> list[GridCell]:
+        """A training run, and the evaluation of its weights if the grid has one."""
+        evaluations = [
+            cell
+            for cell in self.cells
+            if cell.kind == "evaluate"
+            and not cell.is_summary
+            and trained.hash in cell.needs
+            and self.store.state(cell) == "done"
+        ]
+        return [trained, *evaluations[:1]]
 
 
-def _compare(group: str, table: TableName, stored: pd.DataFrame, computed: pd.DataFrame) -> float:
-    """Return the largest difference of a table, as a share of half-widths of intervals (`values`) or of standard
-    deviations.
+def _is_recomputed(values: pd.DataFrame) -> pd.Series:
+    """Mask of the rows of `values` that are recomputed. A pack does not contain weights of branches, or from before the
+    end of training."""
+    return cell_kinds(values).ne("train") & values["axis"].ne("branch").fillna(True).astype(bool)
+
+
+def _are_equal(group: str, table: TableName, stored: pd.DataFrame, computed: pd.DataFrame) -> bool:
+    """Compare a table with the recomputed table. Return False if numbers differ by rounding.
 
     Raises:
-        IclbenchError: the tables differ in more than small differences of numbers.
+        IclbenchError: the tables differ in more than rounding.
     """
-    if table == "values":  # a pack does not contain weights of branches, or from before the end of training
-        stored, computed = (
-            rows[cell_kinds(rows).ne("train") & rows["axis"].ne("branch").fillna(True)] for rows in (stored, computed)
-        )
+    if table == "values":
+        stored, computed = (rows[_is_recomputed(rows)] for rows in (stored, computed))
     if table == "costs":
         stored, computed = (
             rows[rows["metric"].isin(_COUNTED)].assign(device="", threads=0) for rows in (stored, computed)
         )
     difference = first_difference(stored, computed, table, _PROVENANCE)
     if difference is None:
-        return 0.0
-    share = None
-    if table != "costs":
-        share = (share_of_interval if table == "values" else partial(share_of_spread, table=table))(stored, computed)
-    if share is None or share >= NEGLIGIBLE:
+        return True
+    is_rounding = False
+    if table == "errors":
+        is_rounding = _errors_agree(stored, computed)
+    elif table != "costs":
+        of = share_of_interval if table == "values" else partial(share_of_spread, table=table)
+        share = of(stored, computed, ignored=_PROVENANCE)
+        is_rounding = share is not None and share < _ROUNDING
+    if not is_rounding:
         raise IclbenchError(
             f"edited value: {group}.{table}.parquet differs from the recomputed table: {difference}", code="bad-data"
         )
-    return share
+    return False
+
+
+def _errors_agree(stored: pd.DataFrame, computed: pd.DataFrame) -> bool:
+    """Whether scores of episodes differ by rounding only.
+
+    The difference of two models on the same episodes may vary much less than the scores themselves, so the limits are
+    on the root mean square and on the mean of the differences over episodes.
+    """
+    frames = in_same_order("errors", stored, computed)
+    if frames is None or (sides := aligned_numbers("errors", *frames, _PROVENANCE)) is None:
+        return False
+    keys = [key for key in tables.key_columns("errors") if key != "episode"]
+    rows = frames[1][keys].assign(value=sides[1][:, 0], difference=sides[0][:, 0] - sides[1][:, 0])
+    for _, each in rows.groupby(keys, dropna=False):
+        difference, spread = each["difference"].to_numpy(float), float(np.std(each["value"].to_numpy(float)))
+        if np.sqrt(np.mean(difference**2)) > _ROUNDING * spread or abs(difference.mean()) > _ROUNDING_OF_MEAN * spread:
+            return False
+    return True
 
 
 def _label(cell: GridCell) -> str:

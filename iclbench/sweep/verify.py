@@ -105,7 +105,7 @@ def verify(
     with Workers(context.threads) if workers is None else nullcontext(workers) as open_workers:
         sample = sample_cells(cells, store, n, seed, context)
         for cell in sample:
-            verified = _verify_cell([*(by_hash[need] for need in cell.needs), cell], store, context, open_workers)
+            verified = verify_cells([*(by_hash[need] for need in cell.needs), cell], store, context, open_workers)
             yield replace(verified, total=len(sample))
 
 
@@ -184,7 +184,7 @@ def _has_data(cell: GridCell, context: Context) -> bool:
     return True
 
 
-def _verify_cell(cells: Sequence[GridCell], store: CellStore, context: Context, workers: Workers) -> VerifiedCell:
+def verify_cells(cells: Sequence[GridCell], store: CellStore, context: Context, workers: Workers) -> VerifiedCell:
     """Recompute cells, the last of which needs the others, and compare their rows with the stored ones."""
     start = time.perf_counter()
     rows, difference = 0, None
@@ -257,7 +257,8 @@ def first_difference(
         if unequal.any():
             row = int(unequal.argmax())
             more = f" (and {unequal.sum() - 1} more rows)" if unequal.sum() > 1 else ""
-            distance = (a[name] - b[name]).abs().max() if pd.api.types.is_numeric_dtype(a[name]) else pd.NA
+            is_number = pd.api.types.is_numeric_dtype(a[name]) and not pd.api.types.is_bool_dtype(a[name])
+            distance = (a[name] - b[name]).abs().max() if is_number else pd.NA
             more += "" if pd.isna(distance) else f"; at most {float(distance):.1e} apart"
             old, new = (tables.short_name(frame[name].iloc[row]) for frame in (a, b))
             return f"{name} {old} became {new}: {_row_name(keys, a.iloc[[row]].set_index(keys).index[0])}{more}"
@@ -274,49 +275,58 @@ def _have_equal_keys(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> b
     return len(a) == len(b) and all(_are_equal(a[key], b[key]).all() for key in keys)
 
 
-def share_of_interval(stored: pd.DataFrame, computed: pd.DataFrame) -> float | None:
+def share_of_interval(
+    stored: pd.DataFrame, computed: pd.DataFrame, ignored: Collection[str] = _PROVENANCE
+) -> float | None:
     """Return the largest difference of a value, or of an end of its interval, as a share of the stored half-width.
 
-    Return None if the tables differ in anything else, or in a row without an interval.
+    Return None if the tables differ in a column that is not in `ignored`, or in a row without an interval.
     """
-    if (sides := _aligned_numbers("values", stored, computed)) is None:
+    if (sides := aligned_numbers("values", stored, computed, ignored)) is None:
         return None
     half_widths = (sides[0][:, 2] - sides[0][:, 1]) / 2
     return _largest_share(*sides, half_widths)
 
 
-def share_of_spread(stored: pd.DataFrame, computed: pd.DataFrame, table: tables.TableName = "values") -> float | None:
+def share_of_spread(
+    stored: pd.DataFrame,
+    computed: pd.DataFrame,
+    table: tables.TableName = "values",
+    ignored: Collection[str] = _PROVENANCE,
+) -> float | None:
     """Return the largest difference of a number, as a share of the standard deviation of the computed values of the
-    same training curve, of the same scores of episodes, or of the same figure.
+    same training curve or of the same figure.
 
-    Return None if the tables differ in anything else, or where the values do not vary.
+    Return None if the tables differ in a column that is not in `ignored`, or where the values do not vary.
     """
-    frames = _in_same_order(table, stored, computed)
-    if frames is None or (sides := _aligned_numbers(table, *frames)) is None:
+    frames = in_same_order(table, stored, computed)
+    if frames is None or (sides := aligned_numbers(table, *frames, ignored)) is None:
         return None
-    by = [key for key in tables.key_columns(table) if key not in ("axis_value", "episode", "set", "point")]
+    by = [key for key in tables.key_columns(table) if key not in ("axis_value", "set", "point")]
     spread = frames[1].groupby(by, dropna=False)["value"].transform(lambda column: column.std(ddof=0))
     return _largest_share(*sides, spread.to_numpy(float, na_value=np.nan))
 
 
-def _aligned_numbers(
-    table: tables.TableName, stored: pd.DataFrame, computed: pd.DataFrame
+def aligned_numbers(
+    table: tables.TableName, stored: pd.DataFrame, computed: pd.DataFrame, ignored: Collection[str] = _PROVENANCE
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the measured numbers of both tables, with rows in the same order; None if the tables differ in their keys,
-    in other columns, or in which numbers are finite."""
+    in a column that is not in `ignored`, or in which numbers are missing or infinite."""
     keys, schema = tables.key_columns(table), tables.SCHEMAS[table]
-    if (frames := _in_same_order(table, stored, computed)) is None:
+    if (frames := in_same_order(table, stored, computed)) is None:
         return None
     a, b = frames
     numbers = [name for name in _NUMBERS if name in schema]
-    texts = [name for name in schema if name not in (*keys, *_PROVENANCE, *numbers)]
+    texts = [name for name in schema if name not in (*keys, *ignored, *numbers)]
     if not all(_are_equal(a[name], b[name]).all() for name in texts):
         return None
     old, new = (frame[numbers].to_numpy(float, na_value=np.nan) for frame in (a, b))
-    return (old, new) if np.array_equal(np.isfinite(old), np.isfinite(new)) else None
+    # Infinite numbers must be equal.
+    old_ends, new_ends = (np.where(np.isfinite(side), 0.0, side) for side in (old, new))
+    return (old, new) if np.array_equal(old_ends, new_ends, equal_nan=True) else None
 
 
-def _in_same_order(
+def in_same_order(
     table: tables.TableName, stored: pd.DataFrame, computed: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame] | None:
     """Return both tables with their rows in the same order; None if they have different rows."""
@@ -330,7 +340,8 @@ def _in_same_order(
 def _largest_share(old: np.ndarray, new: np.ndarray, scale: np.ndarray) -> float | None:
     """Return the largest difference in a row, as a share of the scale of the row; None if a row with a difference has
     no positive scale."""
-    distance = np.nan_to_num(np.abs(new - old)).max(1)
+    with np.errstate(invalid="ignore"):  # equal infinite numbers
+        distance = np.nan_to_num(np.abs(new - old)).max(1)
     is_changed = distance > 0
     if not is_changed.any():
         return 0.0
@@ -366,7 +377,10 @@ def _environment_differences(
     }
     stored_values = {name: recorded[name] for name in ("device", "hardware", "kernels", "threads")}
     stored_values |= {"iclbench": recorded["version"]}
-    stored_values |= {} if pd.isna(recorded["libraries"]) else json.loads(recorded["libraries"])
+    libraries: object = {} if pd.isna(recorded["libraries"]) else json.loads(recorded["libraries"])
+    if not isinstance(libraries, dict):
+        raise DataError(f"cells: the libraries of '{cell.run}' are not an object", code="bad-data")
+    stored_values |= libraries
     return tuple(
         f"{name}: {tables.short_name(value, 'hardware')} then, {current_values.get(name, 'none')} now"
         for name, value in stored_values.items()

@@ -200,14 +200,104 @@ def test_an_edit_of_any_row_is_found(packed: Path, table: tables.TableName) -> N
     for row in range(0, len(rows), 1 if table == "values" else 5):
         changed = with_value(rows, row)
         if table == "values" and cell_kinds(rows).iloc[row] == "train":
-            assert module._compare(GROUP, table, changed, rows) == 0
+            assert module._are_equal(GROUP, table, changed, rows)
             continue
         with refused("bad-data", GROUP, table, exit_code=1):
-            module._compare(GROUP, table, changed, rows)
+            module._are_equal(GROUP, table, changed, rows)
         edited += 1
     assert edited > 30
     with refused("bad-data", GROUP, table, exit_code=1):
-        module._compare(GROUP, table, rows.drop(index=len(rows) - 1), rows)
+        module._are_equal(GROUP, table, rows.drop(index=len(rows) - 1), rows)
+
+
+@pytest.mark.parametrize("table", ["values", "errors"])
+def test_rounding_is_accepted(packed: Path, table: tables.TableName) -> None:
+    rows = tables.read(table, packed / f"{GROUP}.{table}.parquet")
+    if table == "values":
+        rows = rows[rows["low"].lt(rows["high"]).fillna(False)]
+    rounded = rows.assign(value=rows["value"] * (1 + 1e-6))
+    assert not module._are_equal(GROUP, table, rounded, rows)
+
+
+@pytest.mark.parametrize("sign", ["same", "alternating"])
+def test_a_small_shift_of_the_errors_of_all_episodes_is_found(packed: Path, sign: str) -> None:
+    """A fiftieth of the standard deviation decides a paired test between similar models."""
+    rows = tables.read("errors", packed / f"{GROUP}.errors.parquet")
+    spread = rows.groupby(["run", "prompt_set"])["value"].transform("std")
+    signs = 1 if sign == "same" else 1 - 2 * (rows["episode"] % 2)
+    with refused("bad-data", GROUP, "errors", exit_code=1):
+        module._are_equal(GROUP, "errors", rows.assign(value=rows["value"] + signs * spread / 50), rows)
+
+
+@pytest.mark.parametrize("column", ["tuned", "context_order", "data", "card"])
+def test_an_edited_column_of_the_settings_is_found(packed: Path, column: str) -> None:
+    rows = tables.read("values", packed / f"{GROUP}.values.parquet")
+    changed = rows.assign(**{column: True if column == "tuned" else "other"})
+    with refused("bad-data", column, exit_code=1):
+        module._are_equal(GROUP, "values", changed.astype(rows.dtypes), rows)
+
+
+def test_an_infinite_interval_is_found(packed: Path) -> None:
+    rows = tables.read("values", packed / f"{GROUP}.values.parquet")
+    rows = rows[~cell_kinds(rows).eq("train")].assign(low=pd.NA, high=pd.NA).astype(rows.dtypes)
+    with refused("bad-data", exit_code=1):
+        module._are_equal(GROUP, "values", rows.assign(low=-float("inf"), high=float("inf")), rows)
+
+
+def test_a_table_of_another_task_is_refused(packed: Path) -> None:
+    """Reports read all tables of a folder, also those that no cell names."""
+    rows = tables.read("values", packed / f"{GROUP}.values.parquet").assign(task="linear")
+    tables.write("values", rows, packed / "linear-smoke.values.parquet", {"packed": "linear-smoke"})
+    with refused("bad-data", "'linear-smoke'", exit_code=1):
+        check(packed)
+
+
+def added(rows: pd.DataFrame, selected: pd.Series, **changes: object) -> pd.DataFrame:
+    """Add a changed copy of the first selected row."""
+    return pd.concat([rows, rows[selected].iloc[:1].assign(**changes)], ignore_index=True).astype(rows.dtypes)
+
+
+@pytest.mark.parametrize(
+    ("table", "change"),
+    [
+        ("values", lambda rows: added(rows, rows["run"].eq(RUNS[0]), run="super-s0", axis="branch", axis_value=2)),
+        ("values", lambda rows: added(rows, rows["evaluator"].eq("train"), run="zero", contestant="zero")),
+        ("costs", lambda rows: added(rows, rows["metric"].eq("parameters"), run="zero", contestant="zero")),
+        ("costs", lambda rows: added(rows, rows["metric"].eq("seconds"), run="super", contestant="super")),
+        ("costs", lambda rows: rows[rows["metric"].ne("parameters")]),
+        ("costs", lambda rows: rows[rows["metric"].ne("steps")]),
+        ("cells", lambda rows: added(rows, rows["run"].eq("zero"), cell="0" * 16, run="super-s0", status="skipped")),
+    ],
+)
+def test_rows_that_belong_to_no_cell_and_missing_rows_are_refused(
+    packed: Path, table: tables.TableName, change: Callable[[pd.DataFrame], pd.DataFrame]
+) -> None:
+    edit(packed, table, change)
+    with refused("bad-data", exit_code=1):
+        check(packed)
+
+
+def test_a_finished_run_that_is_declared_as_diverged_is_found_by_retraining(packed: Path) -> None:
+    """Its rows and weights are removed, as those of a diverged run would be."""
+    for table in ("values", "errors"):
+        edit(packed, table, lambda rows: rows[rows["run"].ne(RUNS[1])])
+    edit(packed, "costs", lambda rows: rows[rows["run"].ne(RUNS[1]) | rows["metric"].isin(["flops", "state_bytes"])])
+
+    def declare(rows: pd.DataFrame) -> pd.DataFrame:
+        is_declared = rows["run"].eq(RUNS[1]) & rows["kind"].ne("cost")
+        return rows.assign(status=rows["status"].mask(is_declared, "diverged"))
+
+    edit(packed, "cells", declare)
+    archive = archives.archive_path(packed, "tiny", "smoke")
+    archives.write(archive, [archives.entries(archive)[RUNS[0]]])
+    with refused("bad-data", RUNS[1], "done", exit_code=1):
+        check(packed, 0)
+
+
+def test_libraries_must_be_an_object(packed: Path) -> None:
+    edit(packed, "cells", lambda rows: rows.assign(libraries="[1]"))
+    with refused("bad-data", "libraries", exit_code=1):
+        check(packed, 2)
 
 
 @pytest.mark.parametrize(
@@ -243,6 +333,14 @@ def test_an_edited_training_curve_is_found_by_retraining(packed: Path) -> None:
     edit(packed, "values", lambda rows: with_value(rows, int(cell_kinds(rows).eq("train").to_numpy().argmax())))
     with refused("bad-data", "edited training", exit_code=1):
         check(packed, 5)
+
+
+def test_a_training_without_an_evaluation_is_also_drawn(tmp_path: Path) -> None:
+    packed = make_pack(tmp_path, evaluate=None, cost=None)
+    assert any("2/2" in line or "all trainings" in line for line in check(packed, 2))
+    edit(packed, "values", lambda rows: with_value(rows, 0))
+    with refused("bad-data", "edited training", exit_code=1):
+        check(packed, 2)
 
 
 def test_other_prompts_are_refused(packed: Path) -> None:
@@ -426,7 +524,7 @@ def test_edited_values_of_probes_are_refused(tmp_path: Path) -> None:
     assert "all trainings were recomputed" in " ".join(check(packed))
     for row in probes.to_numpy().nonzero()[0][:: int(probes.sum()) // 4]:
         with refused("bad-data", "values", exit_code=1):
-            module._compare(GROUP, "values", with_value(rows, int(row)), rows)
+            module._are_equal(GROUP, "values", with_value(rows, int(row)), rows)
     edit(packed, "values", lambda rows: with_value(rows, int(probes.to_numpy().argmax())))
     with refused("bad-data", "edited value", exit_code=1):
         check(packed)

@@ -450,7 +450,7 @@ def test_verification_counts_the_available_cells(
     for cell in baseline_cells:
         record(tmp_path, cell, Outcome("done"), Context(tmp_path))
     equal = lambda needed, *arguments: verify.VerifiedCell(needed[-1], 1, None, None, (), 0.0)  # noqa: E731
-    monkeypatch.setattr(verify, "_verify_cell", equal)
+    monkeypatch.setattr(verify, "verify_cells", equal)
     assert sweep_results.print_verified(cells, CellStore(tmp_path), 100, 0, Context(tmp_path))
     assert f"{len(baseline_cells)}/{len(baseline_cells)} " in capsys.readouterr().err
 
