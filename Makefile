@@ -17,7 +17,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# constraints.txt pins the CPU build of torch. Modules are compiled on import, since compiling all modules of torch and
+# constraints.txt pins the version of torch. Modules are compiled on import, since compiling all modules of torch and
 # transformers takes a minute.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 WORKERS ?= 2

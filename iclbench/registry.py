@@ -610,7 +610,7 @@ BACKBONES = Backbones(
         ),
         "pt-tnp": Entry(
             "iclbench.backbones.pt_tnp:PTTNP",
-            "TNP through pseudo-tokens (Feng et al. 2023)",
+            "TNP through pseudo-tokens (Feng et al. 2022)",
         ),
         "eqtnp": Entry(
             "iclbench.backbones.eqtnp:EQTNP",

@@ -1,7 +1,7 @@
 """Pseudo-token transformer neural processes: M learned tokens U summarise the context for the targets, so the cost is
 linear in the number of context points and in the number of targets (ICICL-TNP paper, section 2.2 and appendix C).
 
-The model has two styles. In `perceiver` (Jaegle et al. 2021; Feng et al. 2023), the paper's PT-TNP, the pseudo-tokens
+The model has two styles. In `perceiver` (Jaegle et al. 2021; Feng et al. 2022), the paper's PT-TNP, the pseudo-tokens
 attend to the context and to one another. In `ist` (Lee et al. 2019, induced set transformer), the self-attention is
 omitted; instead, the context tokens attend to the pseudo-tokens, except in the last layer.
 """

@@ -80,7 +80,7 @@ def check(size: int, beginning: str) -> None:
 @contextmanager
 def process_memory(factor: int) -> Iterator[None]:
     """Within the block, limit the memory of this process and of processes that it starts to a multiple of the limit for
-    a file. Without effect on Windows, which has no such limit."""
+    a file. Windows has no such limit, and that of macOS does not include mapped memory."""
     try:
         import resource
     except ImportError:

@@ -29,6 +29,8 @@ if sys.platform != "win32":
 BEAT_SECONDS, STALE_SECONDS = 15.0, 120.0
 # Seconds between two attempts to acquire a lock.
 _RETRY_SECONDS = 0.5
+# Number of attempts to create or to remove a folder that another process has open, and the seconds between them.
+_ATTEMPTS, _ATTEMPT_SECONDS = 20, 0.05
 # Error numbers of `flock` on file systems that do not support it.
 _UNSUPPORTED = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK}
 # If this environment variable is "folders", all locks are folders.
@@ -107,9 +109,17 @@ class FolderLock:
         self._released = threading.Event()
 
     def acquire(self, wait: bool) -> None:
+        refusals = 0
         while not self.is_held:
             try:
                 self._path.mkdir()
+            except PermissionError:
+                # Windows refuses to create a folder while one with the same name is being removed.
+                refusals += 1
+                if sys.platform != "win32" or refusals == _ATTEMPTS:
+                    raise
+                time.sleep(_ATTEMPT_SECONDS)
+                continue
             except FileExistsError:
                 if self._is_stale():
                     self._remove_if_stale()
@@ -133,7 +143,7 @@ class FolderLock:
     def release(self) -> None:
         self._released.set()
         if self.is_held:
-            shutil.rmtree(self._path, ignore_errors=True)
+            _remove(self._path)
 
     def _beat(self) -> None:
         while not self._released.wait(BEAT_SECONDS):
@@ -179,10 +189,19 @@ class FolderLock:
             return
         try:
             if self._is_stale():
-                shutil.rmtree(self._path, ignore_errors=True)
+                _remove(self._path)
         finally:
             with suppress(OSError):
                 guard.rmdir()
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder. Windows does not remove a file that another process is reading, so repeat the attempt."""
+    for _ in range(_ATTEMPTS):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(_ATTEMPT_SECONDS)
 
 
 def flock_reaches_all_machines(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:

@@ -143,3 +143,33 @@ def test_mount_options_determine_whether_a_lock_reaches_all_machines(path: str, 
     mounts = tmp_path / "mounts"
     mounts.write_text(MOUNTS)
     assert flock_reaches_all_machines(Path(path), mounts) is reaches
+
+
+def test_windows_may_refuse_a_folder_for_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of the same name is being removed, and another process is reading its file."""
+    monkeypatch.setattr(locks, "sys", SimpleNamespace(platform="win32"))
+    monkeypatch.setattr(locks, "_ATTEMPT_SECONDS", 0.0)
+    mkdir, rmtree = Path.mkdir, locks.shutil.rmtree
+    refusals = {"mkdir": 3, "rmtree": 3}
+
+    def refuse_mkdir(self: Path, *arguments: object, **settings: object) -> None:
+        refusals["mkdir"] -= 1
+        if refusals["mkdir"] >= 0:
+            raise PermissionError(errno.EACCES, "Access is denied")
+        mkdir(self)
+
+    def refuse_rmtree(path: Path, ignore_errors: bool) -> None:
+        refusals["rmtree"] -= 1
+        if refusals["rmtree"] < 0:
+            rmtree(path, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(Path, "mkdir", refuse_mkdir)
+    monkeypatch.setattr(locks.shutil, "rmtree", refuse_rmtree)
+    held = FolderLock(tmp_path / "lock")
+    held.acquire(wait=False)
+    assert held.is_held
+    held.release()
+    assert not list(tmp_path.iterdir())
+    refusals["mkdir"] = 1000
+    with pytest.raises(PermissionError):
+        held.acquire(wait=True)
