@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +32,8 @@ def command(
     from iclbench.core.context import Context
     from iclbench.core.signals import sigterm_like_ctrl_c
 
+    if sys.platform != "linux":
+        say("note: on this system, memory is not limited, and processes that the code of a model starts are not ended")
     with sigterm_like_ctrl_c():
         context = Context(data_dir=data_dir, device=set_up_torch(device, threads), threads=threads)
         from iclbench.sweep.check_pack import check_pack

@@ -165,12 +165,12 @@ def command(
         if pack is not None:
             sweep_results.print_packed(grid, cells, store, pack, json, replace)
             return
+        if (note := missing_results_note(grid, cells, results)) is not None:
+            say(note)
         if verify is not None:
             if not sweep_results.print_verified(cells, store, verify, verify_seed, context, json):
                 raise typer.Exit(1)
             return
-        if (note := missing_results_note(grid, cells, results)) is not None:
-            say(note)
         all_contestants = {cell.contestant for cell in cells if not cell.is_summary}
         selected_contestants = (
             parsed_names("contestant", contestants, all_contestants, "(of these grids)") if contestants else None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader, TextIOBase
@@ -81,11 +82,11 @@ def check(size: int, beginning: str) -> None:
 def process_memory(factor: int) -> Iterator[None]:
     """Within the block, limit the memory of this process and of processes that it starts to a multiple of the limit for
     a file. Windows has no such limit, and that of macOS does not include mapped memory."""
-    try:
-        import resource
-    except ImportError:
+    if sys.platform == "win32":
         yield
         return
+    import resource
+
     previous = resource.getrlimit(resource.RLIMIT_DATA)
     size = factor * max_bytes()
     for limit in previous:

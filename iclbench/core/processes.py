@@ -19,7 +19,7 @@ _KILL_SECONDS = 10.0
 def lead_session() -> None:
     """Make this process the leader of a new session and, on Linux, the parent of its orphaned descendants. Without
     effect on Windows."""
-    if hasattr(os, "setsid"):
+    if sys.platform != "win32":
         os.setsid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -28,7 +28,7 @@ def lead_session() -> None:
 def kill_session(leader: int) -> None:
     """Kill a process that has called `lead_session`, all its descendants, and the processes of its session if it has
     ended before. Outside Linux, kill only its process group; without effect on Windows."""
-    if not hasattr(os, "killpg"):
+    if sys.platform == "win32":
         return
     _send(leader, signal.SIGSTOP)  # it continues to adopt orphans, but does not start processes
     deadline = time.monotonic() + _KILL_SECONDS

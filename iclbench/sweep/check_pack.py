@@ -9,8 +9,8 @@ Not compared: measured seconds and bytes, descriptions of hardware and versions,
 recomputed, training curves of runs that are not drawn for retraining, and results of branches, whose weights a pack
 does not contain. All of them must belong to cells of the grids.
 
-A forward pass gives other roundings on other hardware, so recomputed numbers may differ a little. The limits are far
-below the differences that a paired test can detect.
+In the environment that the pack names, recomputed numbers must be equal. In another one, a forward pass may give other
+roundings, so numbers may differ a little. The limits are far below the differences that a paired test can detect.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ from iclbench.store.runs import Run, trained_and_current_codes
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.grids import GridRun, grid_runs
 from iclbench.sweep.pack import cell_kinds, pack
-from iclbench.sweep.pack_cards import unpack_cards
+from iclbench.sweep.pack_cards import unpack_cards, unused_cards
 from iclbench.sweep.verify import (
     Workers,
     aligned_numbers,
+    environment_differences,
     first_difference,
     in_same_order,
     recorded_kernels,
@@ -75,6 +76,7 @@ _COMPARED: tuple[TableName, ...] = ("values", "errors", "examples", "costs")
 # settings of a run, with their phases. The others are measured.
 _COUNTED = ("flops", "state_bytes")
 _SETTINGS = {"parameters": "model", "encoder_parameters": "model", "steps": "train"}
+_MEASURED = ("seconds", "bytes")
 # Largest differences by rounding: as a share of the half-width of an interval (`values`) or of a standard deviation
 # (`examples`), and of the standard deviation over episodes (`errors`) for the root mean square and for the mean of the
 # differences.
@@ -194,6 +196,8 @@ class _Pack:
             archives.check(path)
             self.weights[path.name.removesuffix(archives.SUFFIX)] = archives.entries(path)
         self.grids = unpack_cards(self.path, self.folder / "cards", self.results)
+        if unused := unused_cards(self.path):
+            raise IclbenchError(f"'{short(min(unused))}' is not needed by any cell of the pack", code="bad-data")
         count = sum(map(len, self.frames.values()))
         return f"tables: {plural(len(self.frames), 'table')}, {integer(count)} rows of schema {tables.SCHEMA_VERSION}"
 
@@ -368,6 +372,12 @@ class _Pack:
             cells: the training runs of the group that did not diverge.
         """
         values, costs = self._rows("values", group), self._rows("costs", group)
+        branches = values[values["axis"].eq("branch").fillna(False)]
+        is_branched = {cell.run for cell in cells if cell.config is not None and cell.config.train.branches}
+        for run in set(branches["run"]) - is_branched:
+            raise IclbenchError(f"the card gives '{short(run)}' no branches", code="bad-data")
+        for metric in set(costs["metric"]) - {*_COUNTED, *_SETTINGS, *_MEASURED}:
+            raise IclbenchError(f"{group}.costs.parquet has the metric '{short(metric)}'", code="bad-data")
         trained = {(cell.run, cell.contestant) for cell in cells}
         contestants = trained | {(cell.run, cell.contestant) for cell in self.cells if cell.group == group}
         for rows, known in ((values[~_is_recomputed(values)], trained), (costs, contestants)):
@@ -446,8 +456,11 @@ class _Pack:
         """Recompute all cells from the packed weights, pack the results, and compare the tables."""
         cells = [cell for cell in self.cells if cell.kind != "train" and self.store.state(cell) in ("done", "skipped")]
         context = replace(self.context, results=self.results)
+        environment: dict[str, None] = {}
         for cell in cells:
-            outcome = workers.work(cell, context, recorded_kernels(self.store, cell))
+            instruction_set = recorded_kernels(self.store, cell)
+            environment |= dict.fromkeys(environment_differences(self.store, cell, self.context, instruction_set))
+            outcome = workers.work(cell, context, instruction_set)
             if outcome.status == "done" and self.store.state(cell) == "skipped":
                 raise IclbenchError(f"{_label(cell)} is skipped in the pack, but is applicable", code="bad-data")
             if outcome.status != self.store.state(cell):
@@ -460,8 +473,8 @@ class _Pack:
             for table in _COMPARED:
                 path = recomputed / tables.packed_file_name(table, *group.rsplit("-", 1))
                 new = tables.read(table, path) if path.is_file() else tables.frame(table, [])
-                are_equal.append(_are_equal(group, table, self._rows(table, group), new))
-        difference = "equal" if all(are_equal) else "equal but for rounding"
+                are_equal.append(_are_equal(group, table, self._rows(table, group), new, may_round=bool(environment)))
+        difference = "equal" if all(are_equal) else f"equal but for rounding ({'; '.join(environment)})"
         return f"values: {plural(len(cells), 'cell')} recomputed from the packed weights: {difference}"
 
     def retrain(self, n: int, workers: Workers) -> str:
@@ -479,14 +492,24 @@ class _Pack:
         notes = [f"{plural(len(self.diverged_cells), 'run')} diverged again"] if self.diverged_cells else []
         total = len(self.trained_cells)
         sample = secrets.SystemRandom().sample(self.trained_cells, min(n, total))
-        verified = [verify_cells(self._with_evaluation(cell), self.store, self.context, workers) for cell in sample]
+        results = self.folder / "retrained"
+        verified = [
+            verify_cells(self._with_evaluation(cell), self.store, self.context, workers, results) for cell in sample
+        ]
         for cell, each in zip(sample, verified, strict=True):
             if not each.rows:
                 raise IclbenchError(f"{_label(cell)} cannot be retrained: {each.difference}", code="failed")
-            if not each.agrees:
-                raise IclbenchError(
-                    f"edited training: '{short(cell.run)}' differs after retraining: {each.difference}", code="bad-data"
-                )
+            difference = each.difference
+            # On a GPU, the same training may give other numbers in the same environment.
+            is_exact = not each.environment and self.context.device == "cpu"
+            retrained = archives.of_run(Run(results / "runs" / cell.run))
+            if is_exact and (retrained is None or retrained.digest != self.weights[cell.group][cell.run].digest):
+                difference = difference or "its weights are not those of the pack"
+            elif each.agrees and not (is_exact and difference):
+                continue
+            raise IclbenchError(
+                f"edited training: '{short(cell.run)}' differs after retraining: {difference}", code="bad-data"
+            )
         if sample:
             names = ", ".join(sorted(f"'{short(cell.run)}'" for cell in sample))
             notes.append(f"{names} retrained, {'equal' if all(each.is_equal for each in verified) else 'agrees'}")
@@ -517,11 +540,13 @@ def _is_recomputed(values: pd.DataFrame) -> pd.Series:
     return cell_kinds(values).ne("train") & values["axis"].ne("branch").fillna(True).astype(bool)
 
 
-def _are_equal(group: str, table: TableName, stored: pd.DataFrame, computed: pd.DataFrame) -> bool:
+def _are_equal(
+    group: str, table: TableName, stored: pd.DataFrame, computed: pd.DataFrame, may_round: bool = True
+) -> bool:
     """Compare a table with the recomputed table. Return False if numbers differ by rounding.
 
     Raises:
-        IclbenchError: the tables differ in more than rounding.
+        IclbenchError: the tables differ in more than rounding, or at all if `may_round` is False.
     """
     if table == "values":
         stored, computed = (rows[_is_recomputed(rows)] for rows in (stored, computed))
@@ -533,9 +558,9 @@ def _are_equal(group: str, table: TableName, stored: pd.DataFrame, computed: pd.
     if difference is None:
         return True
     is_rounding = False
-    if table == "errors":
+    if may_round and table == "errors":
         is_rounding = _errors_agree(stored, computed)
-    elif table != "costs":
+    elif may_round and table != "costs":
         of = share_of_interval if table == "values" else partial(share_of_spread, table=table)
         share = of(stored, computed, ignored=_PROVENANCE)
         is_rounding = share is not None and share < _ROUNDING

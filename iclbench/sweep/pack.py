@@ -72,7 +72,8 @@ def missing_results_note(grids: Iterable[str], cells: Iterable[GridCell], result
     if any(any(results.glob(f"*/{tables.packed_file_name('cells', *group)}")) for group in groups):
         return None
     return (
-        f"no packed results in {results}, so all cells still have to be computed; run in the checkout, or use --results"
+        f"no packed results in {results}, so all cells still have to be computed; run in the checkout, use --results, "
+        "or unpack them with iclbench fetch-reference"
     )
 
 

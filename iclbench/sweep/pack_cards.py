@@ -67,7 +67,7 @@ def write_cards(
             texts[name] = path.read_text(encoding="utf-8")
         else:
             (out / name).unlink(missing_ok=True)
-    unused = _unused_cards(out, {cell.group for cell in cells}) - texts.keys() if replace else set()
+    unused = unused_cards(out, {cell.group for cell in cells}) - texts.keys() if replace else set()
     with write_errors(results):
         for name in unused:
             (out / name).unlink()
@@ -76,7 +76,7 @@ def write_cards(
     return [out / name for name in texts]
 
 
-def _unused_cards(pack: Path, replaced_groups: Iterable[str]) -> set[str]:
+def unused_cards(pack: Path, replaced_groups: Iterable[str] = ()) -> set[str]:
     """Return the names of the cards that no packed cells need, except cells of these tasks and presets."""
     contents = {path.name: read_toml(path) for path in pack.glob(f"*{CARD}")}
     groups = {path.name.removesuffix(CELLS) for path in pack.glob(f"*{CELLS}")} - set(replaced_groups)

@@ -184,17 +184,23 @@ def _has_data(cell: GridCell, context: Context) -> bool:
     return True
 
 
-def verify_cells(cells: Sequence[GridCell], store: CellStore, context: Context, workers: Workers) -> VerifiedCell:
-    """Recompute cells, the last of which needs the others, and compare their rows with the stored ones."""
+def verify_cells(
+    cells: Sequence[GridCell], store: CellStore, context: Context, workers: Workers, results: Path | None = None
+) -> VerifiedCell:
+    """Recompute cells, the last of which needs the others, and compare their rows with the stored ones.
+
+    The recomputed cells are in the folder `results` (default: a temporary folder).
+    """
     start = time.perf_counter()
     rows, difference = 0, None
     shares: list[float | None] = []
     environment: dict[str, None] = {}
-    with tempfile.TemporaryDirectory(prefix="iclbench-verify-") as folder:
+    temporary = tempfile.TemporaryDirectory(prefix="iclbench-verify-") if results is None else nullcontext(str(results))
+    with temporary as folder:
         new_store = CellStore(Path(folder))
         for cell in cells:
             instruction_set = recorded_kernels(store, cell)
-            environment |= dict.fromkeys(_environment_differences(store, cell, context, instruction_set))
+            environment |= dict.fromkeys(environment_differences(store, cell, context, instruction_set))
             outcome = workers.work(cell, replace(context, results=new_store.results), instruction_set)
             if outcome.status != "done":
                 difference = f"the recomputation {outcome.status}: {outcome.reason}"
@@ -360,7 +366,7 @@ def recorded_kernels(store: CellStore, cell: GridCell) -> str:
     return kernels.closest(None if pd.isna(recorded) else str(recorded))
 
 
-def _environment_differences(
+def environment_differences(
     store: CellStore, cell: GridCell, context: Context, instruction_set: str
 ) -> tuple[str, ...]:
     """Return the differences between the recorded environment of a cell and the current one, one line for each."""
@@ -377,10 +383,12 @@ def _environment_differences(
     }
     stored_values = {name: recorded[name] for name in ("device", "hardware", "kernels", "threads")}
     stored_values |= {"iclbench": recorded["version"]}
-    libraries: object = {} if pd.isna(recorded["libraries"]) else json.loads(recorded["libraries"])
-    if not isinstance(libraries, dict):
-        raise DataError(f"cells: the libraries of '{cell.run}' are not an object", code="bad-data")
-    stored_values |= libraries
+    if not pd.isna(recorded["libraries"]):
+        try:
+            stored_values |= json.loads(recorded["libraries"])
+        except (ValueError, TypeError):
+            text = tables.short_name(recorded["libraries"])
+            raise DataError(f"cell '{cell.run}': libraries '{text}' are not an object", code="bad-data") from None
     return tuple(
         f"{name}: {tables.short_name(value, 'hardware')} then, {current_values.get(name, 'none')} now"
         for name, value in stored_values.items()

@@ -44,8 +44,9 @@ def meet(folder: Path, name: str, other: str) -> str:
     return name
 
 
-def die(number: int = signal.SIGKILL) -> None:
-    os.kill(os.getpid(), number)
+def die(number: int | None = None) -> None:
+    """End this process by a signal (default: SIGKILL, which Windows lacks)."""
+    os.kill(os.getpid(), signal.SIGKILL if number is None else number)
     time.sleep(60)
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import tomli_w
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from iclbench import tables
 from iclbench.cli.main import main
@@ -27,6 +29,7 @@ from iclbench.registry import BACKBONES
 from iclbench.store import archives
 from iclbench.store.cells import CellStore
 from iclbench.store.outcome import Outcome
+from iclbench.store.runs import Run
 from iclbench.sweep import check_pack as module
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.check_pack import check_pack
@@ -266,6 +269,8 @@ def added(rows: pd.DataFrame, selected: pd.Series, **changes: object) -> pd.Data
         ("costs", lambda rows: added(rows, rows["metric"].eq("seconds"), run="super", contestant="super")),
         ("costs", lambda rows: rows[rows["metric"].ne("parameters")]),
         ("costs", lambda rows: rows[rows["metric"].ne("steps")]),
+        ("costs", lambda rows: added(rows, rows["metric"].eq("seconds"), metric="magic")),
+        ("values", lambda rows: added(rows, rows["metric"].eq("auc"), axis="branch", axis_value=2)),
         ("cells", lambda rows: added(rows, rows["run"].eq("zero"), cell="0" * 16, run="super-s0", status="skipped")),
     ],
 )
@@ -341,6 +346,47 @@ def test_a_training_without_an_evaluation_is_also_drawn(tmp_path: Path) -> None:
     edit(packed, "values", lambda rows: with_value(rows, 0))
     with refused("bad-data", "edited training", exit_code=1):
         check(packed, 2)
+
+
+def test_in_the_environment_of_the_pack_numbers_must_be_equal(packed: Path) -> None:
+    """In another environment, so small a difference is rounding."""
+
+    def change(rows: pd.DataFrame) -> pd.DataFrame:
+        is_number = rows["low"].lt(rows["high"]).fillna(False) & rows["kind"].eq("backbone")
+        return rows.assign(value=rows["value"].where(~is_number, rows["value"] * (1 + 1e-6)))
+
+    edit(packed, "values", change)
+    with refused("bad-data", "edited value", exit_code=1):
+        check(packed)
+    edit(packed, "cells", lambda rows: rows.assign(hardware=rows["hardware"].mask(rows["hardware"].notna(), "abacus")))
+    assert any("equal but for rounding (hardware: abacus then" in line for line in check(packed))
+
+
+def test_weights_that_the_training_does_not_give_are_refused(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The change is so small that all numbers of the evaluation are equal, up to rounding."""
+    archive = archives.archive_path(packed, "tiny", "smoke")
+    entries = archives.entries(archive)
+    run = Run(packed.parent / "runs" / RUNS[1])
+    archives.unpack(entries[RUNS[1]], run, packed.parent)
+    weights = load_file(run.weights)
+    for weight in weights.values():
+        weight.mul_(1 + 1e-6)
+    with safe_open(run.weights, framework="pt") as file:
+        metadata = file.metadata()
+    save_file(weights, run.weights, metadata)
+    digest_path(run.weights).write_text(f"{archives.digests.file_digest(run.weights)}  {run.weights.name}\n")
+    changed = archives.of_run(run)
+    assert changed is not None and changed.digest != entries[RUNS[1]].digest
+    archives.write(archive, [entries[RUNS[0]], changed])
+    monkeypatch.setattr(module, "_are_equal", lambda *tables, may_round: True)
+    with refused("bad-data", RUNS[1], "weights", exit_code=1):
+        check(packed, 2)
+
+
+def test_a_card_that_no_cell_needs_is_refused(packed: Path) -> None:
+    (packed / "other.toml").write_text(tomli_w.dumps({"estimator": "zero"}))
+    with refused("bad-data", "'other.toml'", exit_code=1):
+        check(packed)
 
 
 def test_other_prompts_are_refused(packed: Path) -> None:
