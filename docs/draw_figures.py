@@ -13,7 +13,7 @@ from docs.quantities import ROOT, packed_folder
 from iclbench.report.blocks import Figure, Section
 from iclbench.report.data import load_results
 from iclbench.report.drawing import Drawer
-from iclbench.report.sections import extrapolation, heat_map, solutions
+from iclbench.report.sections import extrapolation, heat_map, shifts, solutions
 from iclbench.report.style import vega_lite
 
 FOLDER = ROOT / "docs" / "figures"
@@ -23,6 +23,7 @@ FIGURES = {
     "extrapolation-small": "skewed-linear-small-points-80-next-squared-error",
     "solutions-markov": "markov-grid-solutions",
     "filters": "linear-system-grid-points-252-next-squared-error",
+    "coqe-3-shifts": "linear-10-paper-shifts-next-squared-error",
 }
 # The contestants in the figure of filters. With all models, their lines overlap.
 FILTERS = ("gpt2", "gpt2-learned", "s4d", "mamba2", "gated-deltanet", "ar-4", "oracle-bayes-kalman")
@@ -45,6 +46,7 @@ def _sections(folder: Path) -> Iterator[Section]:
         extrapolation.section(slices["skewed-linear-small"]),
         solutions.section(slices["markov-grid"]),
         extrapolation.section(filters),
+        shifts.section(slices["linear-10-paper"]),
     )
     for section in sections:
         if section is not None:

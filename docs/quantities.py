@@ -121,7 +121,7 @@ class Reference:
         methods = {name: getattr(self, name) for name, member in vars(type(self)).items() if _is_public(name, member)}
         others = [trained, card, published, verdict, is_equal, grid, benchmark, recalled_pairs, package]
         others += [excess_in_blocks, table_hash, leaderboard, tuning, checksum, exit_codes, default_bytes]
-        others += [window_rule, mean, lowest_after_peak, accuracy_of_guesses, row_order_gains]
+        others += [window_rule, mean, lowest_after_peak, accuracy_of_guesses, row_order_gains, spans]
         return Quantities(
             methods | {f.__name__: f for f in others},
             {
@@ -547,6 +547,19 @@ class Reference:
             raise LookupError(f"{model} has {len(runs)} values of {metric} on {task} at {preset} ({description})")
         return float(self._arrays["value"][positions].mean())
 
+    def smaller_errors(self, a: str, b: str, task: str, preset: str, shift: str = "none") -> list[int]:
+        """The context sizes at which the mean squared error of a is smaller than that of b."""
+        rows = {name: self._rows(task, preset, name, "squared_error") for name in (a, b)}
+        means = {
+            name: each[each["shift"].eq(shift) & each["axis"].isna() & each["n_context"].notna()]
+            .groupby("n_context")["value"]
+            .mean()
+            for name, each in rows.items()
+        }
+        if not len(means[a]) or not means[a].index.equals(means[b].index):
+            raise LookupError(f"{a} and {b} have no errors at the same context sizes on {task} at {preset} ({shift})")
+        return [int(n) for n in means[a].index[means[a] < means[b]]]
+
     def accuracy(self, model: str, test: str, preset: str = "grid", seed: int | None = None) -> float:
         """The accuracy on a test of `bursty` if predictions are restricted to the labels of the test, for one seed or
         averaged over all seeds."""
@@ -785,6 +798,21 @@ def verdict(is_replicated: bool, preset: str = "grid") -> str:
     if not isinstance(is_replicated, bool | np.bool_):
         raise TypeError(f"expected True or False, got {is_replicated!r}")
     return f"{'replicates' if is_replicated else 'does not replicate'} at preset {preset}"
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Ascending integers, with neighbours joined to spans; a dash without integers.
+
+    >>> spans([0, 1, 2, 5, 7, 8]), spans([])
+    ('0–2, 5, 7–8', '–')
+    """
+    groups: list[list[int]] = []
+    for n in numbers:
+        if groups and n == groups[-1][-1] + 1:
+            groups[-1].append(n)
+        else:
+            groups.append([n])
+    return ", ".join(f"{each[0]}–{each[-1]}" if len(each) > 1 else str(each[0]) for each in groups) or "–"
 
 
 def is_equal(difference: Difference, margin: float) -> bool:
