@@ -104,7 +104,7 @@ def test_invalid_tokens_do_not_change_a_state_in_any_bit(conv: int) -> None:
         expected: MixerState = m(x[1:, 6:], tuple(t[1:] for t in start))[1]
     for before, t, other in zip(start, after, expected, strict=True):
         assert torch.equal(t[:1], before[:1])
-        torch.testing.assert_close(t[1:], other)
+        torch.testing.assert_close(t[1:], other, atol=5e-5, rtol=1e-5)
 
 
 def test_a_state_does_not_grow_with_the_angles() -> None:
