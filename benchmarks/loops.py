@@ -9,7 +9,7 @@ Scores are those of the report: the area under the learning curve up to the trai
 predictor and 1 is the optimum, ridge (`linear`) or the average over all supports (`sparse-linear`). FLOPs are those of
 the answers to all questions of one prompt, counted in an untrained model. The second table has the means over seeds of
 the area under the learning curve (normalised squared error, lower is better) when the weights of the looped model are
-applied more or fewer times than in training.
+applied more or fewer times than in training. A task without all scores in FOLDER has no rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from command import folder_and_page, scores, write_page
+from command import available_scores, folder_and_page, write_page
 
 from iclbench import tables
 from iclbench.analysis.loops import loop_values
@@ -39,7 +39,10 @@ def main(folder: Path, out: Path) -> None:
         columns=["task", "model", "config", "run"],
     )
     runs["seed"] = [config.seed for config in runs["config"]]
-    runs["score"] = scores(values, runs["run"], folder)
+    runs["score"] = available_scores(values, runs["run"])
+    runs = runs[runs["score"].notna().groupby(runs["task"]).transform("all")]
+    if runs.empty:
+        raise SystemExit(f"no task has the scores of all its runs in {folder}")
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
     for (task, model), rows in runs.groupby(["task", "model"], sort=False):
         parameters, count = _size(rows["config"].iloc[0])
