@@ -505,11 +505,10 @@ class _Pack:
             retrained = archives.of_run(Run(results / "runs" / cell.run))
             if is_exact and (retrained is None or retrained.digest != self.weights[cell.group][cell.run].digest):
                 difference = difference or "its weights are not those of the pack"
-            elif each.agrees and not (is_exact and difference):
-                continue
-            raise IclbenchError(
-                f"edited training: '{short(cell.run)}' differs after retraining: {difference}", code="bad-data"
-            )
+            if difference and (is_exact or not each.agrees):
+                raise IclbenchError(
+                    f"edited training: '{short(cell.run)}' differs after retraining: {difference}", code="bad-data"
+                )
         if sample:
             names = ", ".join(sorted(f"'{short(cell.run)}'" for cell in sample))
             notes.append(f"{names} retrained, {'equal' if all(each.is_equal for each in verified) else 'agrees'}")
