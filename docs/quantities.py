@@ -551,7 +551,7 @@ class Reference:
         """The context sizes at which the mean squared error of a is smaller than that of b."""
         rows = {name: self._rows(task, preset, name, "squared_error") for name in (a, b)}
         means = {
-            name: each[each["shift"].eq(shift) & each["axis"].isna() & each["n_context"].notna()]
+            name: each[each["evaluator"].eq("next") & each["shift"].eq(shift) & each["axis"].isna()]
             .groupby("n_context")["value"]
             .mean()
             for name, each in rows.items()

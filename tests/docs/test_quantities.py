@@ -170,14 +170,15 @@ def test_only_prespecified_pairs_are_compared_across_seeds(linear: Reference, mo
 
 
 def test_context_sizes_with_the_smaller_error_are_those_of_the_mean_errors(linear: Reference) -> None:
-    rows = pd.read_parquet(PACKED / "linear-10-small.values.parquet")
-    rows = rows[rows["metric"].eq("squared_error") & rows["shift"].eq("orthants") & rows["axis"].isna()]
-    means = rows[rows["n_context"].notna()].pivot_table("value", "n_context", "contestant", aggfunc="mean")
-    expected = [int(n) for n in means.index[means["coqe"].astype(float) < means["gpt2"].astype(float)]]
-    assert linear.smaller_errors("coqe", "gpt2", "linear-10", "small", "orthants") == expected
+    rows = pd.read_parquet(PACKED / "linear-grid.values.parquet")
+    rows = rows[rows["metric"].eq("squared_error") & rows["evaluator"].eq("next") & rows["shift"].eq("none")]
+    rows = rows[rows["n_context"].notna() & rows["axis"].isna()]
+    means = rows.pivot_table("value", "n_context", "contestant", aggfunc="mean").astype(float)
+    expected = [int(n) for n in means.index[means["gpt2"] < means["tnp"]]]
+    assert linear.smaller_errors("gpt2", "tnp", "linear", "grid") == expected
     assert 0 < len(expected) < len(means)
-    with pytest.raises(LookupError, match="coqe and mamba"):
-        linear.smaller_errors("coqe", "mamba", "linear-10", "small")
+    with pytest.raises(LookupError, match="gpt2 and cnp"):
+        linear.smaller_errors("gpt2", "cnp", "linear", "grid")
 
 
 def test_hours_are_the_sum_over_training_cells(linear: Reference) -> None:
