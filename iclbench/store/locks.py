@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol, runtime_checkable
@@ -142,8 +143,7 @@ class FolderLock:
 
     def release(self) -> None:
         self._released.set()
-        if self.is_held:
-            _remove(self._path)
+        self._remove_while(lambda: self.is_held)
 
     def _beat(self) -> None:
         while not self._released.wait(BEAT_SECONDS):
@@ -188,20 +188,20 @@ class FolderLock:
             time.sleep(_RETRY_SECONDS)
             return
         try:
-            if self._is_stale():
-                _remove(self._path)
+            self._remove_while(self._is_stale)
         finally:
             with suppress(OSError):
                 guard.rmdir()
 
-
-def _remove(folder: Path) -> None:
-    """Remove a folder. Windows does not remove a file that another process is reading, so repeat the attempt."""
-    for _ in range(_ATTEMPTS):
-        shutil.rmtree(folder, ignore_errors=True)
-        if not folder.exists():
-            return
-        time.sleep(_ATTEMPT_SECONDS)
+    def _remove_while(self, is_removable: Callable[[], bool]) -> None:
+        """Remove the folder. Windows does not remove a file that another process is reading, so repeat the attempt, but
+        do not remove the folder of the next owner."""
+        for _ in range(_ATTEMPTS):
+            if not is_removable():
+                return
+            shutil.rmtree(self._path, ignore_errors=True)
+            if self._path.exists():
+                time.sleep(_ATTEMPT_SECONDS)
 
 
 def flock_reaches_all_machines(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:

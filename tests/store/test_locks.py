@@ -173,3 +173,23 @@ def test_windows_may_refuse_a_folder_for_a_moment(tmp_path: Path, monkeypatch: p
     refusals["mkdir"] = 1000
     with pytest.raises(PermissionError):
         held.acquire(wait=True)
+
+
+def test_release_does_not_remove_the_lock_of_the_next_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process acquires the lock as soon as the folder is removed."""
+    first, second = FolderLock(tmp_path / "lock"), FolderLock(tmp_path / "lock")
+    rmtree = locks.shutil.rmtree
+
+    removed: list[Path] = []
+
+    def remove_and_acquire(path: Path, ignore_errors: bool) -> None:
+        rmtree(path, ignore_errors=ignore_errors)
+        removed.append(path)
+        second.acquire(wait=False)
+
+    first.acquire(wait=False)
+    monkeypatch.setattr(locks.shutil, "rmtree", remove_and_acquire)
+    first.release()
+    assert second.is_held and not first.is_held and len(removed) == 1
+    monkeypatch.undo()
+    second.release()
