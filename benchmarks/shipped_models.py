@@ -66,11 +66,12 @@ def scores_by_table(kind: str, results: str) -> list[str]:
     if ranks is None:
         raise SystemExit(f"{results} has no scores of {TASKS[kind]}")
     (model,) = (name for name in ranks.scores if "@" in name)  # the model, with the task on which it was trained
-    scores = ranks.scores.rename(columns={model: Path(TABLE_RUNS[kind]).name})
+    packaged = Path(TABLE_RUNS[kind]).name
+    scores = ranks.scores.rename(columns={model: packaged})
     lines = [f"| {SCORES[kind]} | {' | '.join(scores)} |", "|" + " --- |" * (len(scores.columns) + 1)]
     for table, values in scores.iterrows():
         lines.append(f"| {table} | {' | '.join(fixed(value, 3) for value in values)} |")
-    differences = scores.sub(scores[Path(TABLE_RUNS[kind]).name], axis="index")
+    differences = scores.sub(scores[packaged], axis="index")
     intervals = [student_interval(differences[name].to_numpy(float)) for name in differences]
     for title, key in (("difference", "value"), ("lower end", "low"), ("upper end", "high")):
         lines.append(f"| {title} | {' | '.join(fixed(each[key], 3) for each in intervals)} |")

@@ -51,7 +51,6 @@ from iclbench.sweep.verify import (
     aligned_numbers,
     environment_differences,
     first_difference,
-    in_same_order,
     recorded_kernels,
     share_of_interval,
     share_of_spread,
@@ -282,7 +281,7 @@ class _Pack:
     def check_cells(self) -> str:
         """Check that the pack has the results of all cells of the grids, of no other cell, and on the same prompts."""
         rows = tables.union("cells", [rows for file, rows in self.frames.items() if file.endswith(".cells.parquet")])
-        planned_groups = {cell.group for cell in (*self.cells, *self.excluded_cells)}
+        planned_groups = {cell.group for cell in self._planned_cells}
         groups = {file.removesuffix(".parquet").rpartition(".")[0] for file in self.frames} | self.weights.keys()
         if unknown_groups := groups - planned_groups:
             raise IclbenchError(f"the card does not contain '{short(min(unknown_groups))}'", code="bad-data")
@@ -576,11 +575,11 @@ def _errors_agree(stored: pd.DataFrame, computed: pd.DataFrame) -> bool:
     The difference of two models on the same episodes may vary much less than the scores themselves, so the limits are
     on the root mean square and on the mean of the differences over episodes.
     """
-    frames = in_same_order("errors", stored, computed)
-    if frames is None or (sides := aligned_numbers("errors", *frames, _PROVENANCE)) is None:
+    if (aligned := aligned_numbers("errors", stored, computed, _PROVENANCE)) is None:
         return False
+    rows, old, new = aligned
     keys = [key for key in tables.key_columns("errors") if key != "episode"]
-    rows = frames[1][keys].assign(value=sides[1][:, 0], difference=sides[0][:, 0] - sides[1][:, 0])
+    rows = rows[keys].assign(value=new[:, 0], difference=old[:, 0] - new[:, 0])
     for _, each in rows.groupby(keys, dropna=False):
         difference, spread = each["difference"].to_numpy(float), float(np.std(each["value"].to_numpy(float)))
         if np.sqrt(np.mean(difference**2)) > _ROUNDING * spread or abs(difference.mean()) > _ROUNDING_OF_MEAN * spread:

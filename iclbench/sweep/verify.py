@@ -288,10 +288,10 @@ def share_of_interval(
 
     Return None if the tables differ in a column that is not in `ignored`, or in a row without an interval.
     """
-    if (sides := aligned_numbers("values", stored, computed, ignored)) is None:
+    if (aligned := aligned_numbers("values", stored, computed, ignored)) is None:
         return None
-    half_widths = (sides[0][:, 2] - sides[0][:, 1]) / 2
-    return _largest_share(*sides, half_widths)
+    _, old, new = aligned
+    return _largest_share(old, new, (old[:, 2] - old[:, 1]) / 2)
 
 
 def share_of_spread(
@@ -305,21 +305,22 @@ def share_of_spread(
 
     Return None if the tables differ in a column that is not in `ignored`, or where the values do not vary.
     """
-    frames = in_same_order(table, stored, computed)
-    if frames is None or (sides := aligned_numbers(table, *frames, ignored)) is None:
+    if (aligned := aligned_numbers(table, stored, computed, ignored)) is None:
         return None
+    rows, old, new = aligned
     by = [key for key in tables.key_columns(table) if key not in ("axis_value", "set", "point")]
-    spread = frames[1].groupby(by, dropna=False)["value"].transform(lambda column: column.std(ddof=0))
-    return _largest_share(*sides, spread.to_numpy(float, na_value=np.nan))
+    spread = rows.groupby(by, dropna=False)["value"].transform(lambda column: column.std(ddof=0))
+    return _largest_share(old, new, spread.to_numpy(float, na_value=np.nan))
 
 
 def aligned_numbers(
     table: tables.TableName, stored: pd.DataFrame, computed: pd.DataFrame, ignored: Collection[str] = _PROVENANCE
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the measured numbers of both tables, with rows in the same order; None if the tables differ in their keys,
-    in a column that is not in `ignored`, or in which numbers are missing or infinite."""
+) -> tuple[pd.DataFrame, np.ndarray, np.ndarray] | None:
+    """Return the rows of the computed table, and the measured numbers of the stored and of the computed table in the
+    same order; None if the tables differ in their keys, in a column that is not in `ignored`, or in which numbers are
+    missing or infinite."""
     keys, schema = tables.key_columns(table), tables.SCHEMAS[table]
-    if (frames := in_same_order(table, stored, computed)) is None:
+    if (frames := _in_same_order(table, stored, computed)) is None:
         return None
     a, b = frames
     numbers = [name for name in _NUMBERS if name in schema]
@@ -329,10 +330,10 @@ def aligned_numbers(
     old, new = (frame[numbers].to_numpy(float, na_value=np.nan) for frame in (a, b))
     # Infinite numbers must be equal.
     old_ends, new_ends = (np.where(np.isfinite(side), 0.0, side) for side in (old, new))
-    return (old, new) if np.array_equal(old_ends, new_ends, equal_nan=True) else None
+    return (b, old, new) if np.array_equal(old_ends, new_ends, equal_nan=True) else None
 
 
-def in_same_order(
+def _in_same_order(
     table: tables.TableName, stored: pd.DataFrame, computed: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame] | None:
     """Return both tables with their rows in the same order; None if they have different rows."""
