@@ -579,7 +579,9 @@ def _errors_agree(stored: pd.DataFrame, computed: pd.DataFrame) -> bool:
         return False
     rows, old, new = aligned
     keys = [key for key in tables.key_columns("errors") if key != "episode"]
-    rows = rows[keys].assign(value=new[:, 0], difference=old[:, 0] - new[:, 0])
+    is_finite = np.isfinite(new[:, 0])  # infinite scores are equal
+    old_values, new_values = old[is_finite, 0], new[is_finite, 0]
+    rows = rows.loc[is_finite, keys].assign(value=new_values, difference=old_values - new_values)
     for _, each in rows.groupby(keys, dropna=False):
         difference, spread = each["difference"].to_numpy(float), float(np.std(each["value"].to_numpy(float)))
         if np.sqrt(np.mean(difference**2)) > _ROUNDING * spread or abs(difference.mean()) > _ROUNDING_OF_MEAN * spread:

@@ -232,6 +232,16 @@ def test_a_small_shift_of_the_errors_of_all_episodes_is_found(packed: Path, sign
         module._are_equal(GROUP, "errors", rows.assign(value=rows["value"] + signs * spread / 50), rows)
 
 
+def test_an_infinite_error_does_not_hide_an_edit(packed: Path) -> None:
+    rows = tables.read("errors", packed / f"{GROUP}.errors.parquet")
+    values = rows["value"].mask(rows["episode"].eq(0), float("inf"))
+    edited = values.mask(rows["episode"].eq(1), 0.0)
+    with refused("bad-data", GROUP, "errors", exit_code=1):
+        module._are_equal(GROUP, "errors", rows.assign(value=edited), rows.assign(value=values))
+    rounded = values.mask(rows["episode"].gt(0), values * (1 + 1e-6))
+    assert not module._are_equal(GROUP, "errors", rows.assign(value=rounded), rows.assign(value=values))
+
+
 @pytest.mark.parametrize("column", ["tuned", "context_order", "data", "card"])
 def test_an_edited_column_of_the_settings_is_found(packed: Path, column: str) -> None:
     rows = tables.read("values", packed / f"{GROUP}.values.parquet")
