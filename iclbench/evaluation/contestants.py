@@ -172,10 +172,18 @@ def adapt_to_task(model: PredictorContestant, run: Run, task: TaskConfig, family
     if model.predictor.uses_related and family.related_sets > training_family.related_sets:
         differences.append(f"its related datasets: {family.related_sets}, in training: {training_family.related_sets}")
     if differences:
+        fix = ""
+        if differences[0].startswith("its head") and _output(training_task.head) == _output(task.head):
+            fix = f"; add -o task.head={training_task.head}"
         raise UsageError(
-            f"run '{run.name}' cannot be evaluated on task '{task.name}' ({differences[0]})", code="not-applicable"
+            f"run '{run.name}' cannot be evaluated on task '{task.name}' ({differences[0]}){fix}", code="not-applicable"
         )
     return with_training_task(model, training_task)
+
+
+def _output(head: str) -> str:
+    """What a head predicts: numbers, class labels or events."""
+    return _OUTPUTS.get(head, "numbers")
 
 
 def _or_none(value: object) -> object:
@@ -283,8 +291,8 @@ def output_mismatch(name: str, task: TaskConfig) -> str | None:
         task: the task.
     """
     name, card = load_baseline(name)
-    predicted = {_OUTPUTS.get(head, "numbers") for head in _estimator(card.estimator, name).heads}
-    required = _OUTPUTS.get(task.head, "numbers")
+    predicted = {_output(head) for head in _estimator(card.estimator, name).heads}
+    required = _output(task.head)
     if required in predicted:
         return None
     return f"baseline '{name}' predicts {' or '.join(sorted(predicted))}, but task '{task.name}' requires {required}"

@@ -80,7 +80,7 @@ def test_the_training_task_may_be_named_explicitly(run: Run) -> None:
     [
         ({"presets": presets_with(parameters={"dim": 4})}, ["input dimensions", "4", "3"]),
         ({"presets": presets_with(points=9)}, ["examples", "9", "8"]),
-        ({"head": "gaussian"}, ["head", "gaussian", "point"]),
+        ({"head": "gaussian"}, ["head", "gaussian", "point", "add -o task.head=point"]),
     ],
 )
 def test_a_task_with_a_different_shape_is_refused(
@@ -91,6 +91,15 @@ def test_a_task_with_a_different_shape_is_refused(
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert code == 2 and all(name in line for name in (f"'{run.name}'", "'other'", *names))
     assert sorted(tables.files("values", results(run) / "tables")) == files
+
+
+def test_runs_with_different_heads_are_compared_on_the_same_prompts(run: Run, tmp_path: Path) -> None:
+    other, folder = card(tmp_path, "spread", head="gaussian"), results(run)
+    words = ["eval", run.name, "--task", other, "-o", "task.head=point", "--results", str(folder)]
+    assert main([*words, "--baseline", "zero"]) == 0
+    rows = tables.read_all("values", folder / "tables").query("task == 'spread' and kind == 'backbone'")
+    assert rows["value"].notna().all()
+    assert set(rows["prompt_set"]) == {PromptSet(resolve_task(other, "smoke")[0], "smoke").id}
 
 
 def test_the_options_task_and_table_exclude_each_other(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
