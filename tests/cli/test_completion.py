@@ -51,7 +51,7 @@ def complete(
         ("iclbench eval --results RESULTS --shift a", "all", "noisy-1"),
         ("iclbench report --task skewed", "skewed-linear", "sparse-linear"),
         ("iclbench report --task linear,gp-mix", "linear,gp-mixture", "bursty"),
-        ("iclbench sweep refe", "reference", "positions"),
+        ("iclbench sweep refe", "reference", "pools"),
         ("iclbench lm eval --tasks to-upper,list-f", "to-upper,list-first", "list-last"),
         ("iclbench show kn", "knn-3", "gpt2"),
     ],
