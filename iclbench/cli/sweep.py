@@ -125,7 +125,7 @@ def command(
 ) -> None:
     """Train, evaluate, probe and measure all runs of grids. Repeat the command to resume an interrupted sweep."""
     from iclbench.cli import sweep_jobs, sweep_results
-    from iclbench.cli.sweep_cells import cells_of, parsed_names, refuse_language_grids, selected_cells
+    from iclbench.cli.sweep_cells import parsed_names, refuse_language_grids, selected_cells
     from iclbench.cli.sweep_run import devices, gpus_of_workers, run_locally
     from iclbench.cli.sweep_summary import print_dry_run
     from iclbench.cli.terminal import say
@@ -161,7 +161,7 @@ def command(
     with sigterm_like_ctrl_c():
         device_type, gpus = devices(device) if cluster is None else (cluster.device(device), [])
         context, store = Context(results, data_dir, device_type), CellStore(results)
-        cells = selected_cells(preset, tasks, cells_of(grid, add or [], results))
+        cells = selected_cells(grid, preset, tasks, add or [], results)
         if pack is not None:
             sweep_results.print_packed(grid, cells, store, pack, json, replace)
             return

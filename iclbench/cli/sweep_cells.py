@@ -10,12 +10,17 @@ from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.trust import trust_typed
 from iclbench.sweep.cells import GridCell, grid_cells
+from iclbench.sweep.grids import grid_tasks
 from iclbench.sweep.language_grids import is_language_grid, language_cells
 
 
-def cells_of(grids: list[str], added_backbones: list[str], results: Path) -> list[GridCell]:
-    """Return the cells of all grids and of `added_backbones`. Cells of language models come last."""
+def selected_cells(
+    grids: list[str], preset: str | None, tasks: str | None, added_backbones: list[str], results: Path
+) -> list[GridCell]:
+    """Return the cells of all grids and of `added_backbones`, of one preset and some tasks (default: all presets, all
+    tasks). Cells of language models come last."""
     language_grids = [name for name in grids if is_language_grid(name)]
+    other_grids = [name for name in grids if name not in language_grids]
     if added_backbones and language_grids:
         raise UsageError(
             f"--add does not apply to grid '{language_grids[0]}' of pretrained language models", code="not-applicable"
@@ -23,18 +28,20 @@ def cells_of(grids: list[str], added_backbones: list[str], results: Path) -> lis
     for name in added_backbones:
         trust_typed(name)
         backbone_class(name)
-    cells = grid_cells((name for name in grids if name not in language_grids), added_backbones, results)
     by_hash = {cell.hash: cell for name in language_grids for cell in language_cells(name)}
-    return [*cells, *by_hash.values()]
-
-
-def selected_cells(preset: str | None, tasks: str | None, cells: list[GridCell]) -> list[GridCell]:
-    """Return the cells of one preset and of some tasks (default: all presets, all tasks)."""
+    task_names = None
+    if tasks is not None:
+        all_tasks = {task for name in other_grids for task in grid_tasks(name)} | {c.task for c in by_hash.values()}
+        task_names = parsed_names("task", tasks, all_tasks, "(tasks of these grids)")
+    cells = [*grid_cells(other_grids, added_backbones, results, task_names), *by_hash.values()]
     presets = {cell.preset for cell in cells}
     if preset is not None and canonical(preset) not in presets:
         raise UnknownNameError("preset", preset, presets, hint="(presets of these grids)")
-    task_names = parsed_names("task", tasks, {cell.task for cell in cells}, "(tasks of these grids)")
-    return [cell for cell in cells if (preset is None or cell.preset == canonical(preset)) and cell.task in task_names]
+    return [
+        cell
+        for cell in cells
+        if (preset is None or cell.preset == canonical(preset)) and (task_names is None or cell.task in task_names)
+    ]
 
 
 def parsed_names(kind: str, text: str | None, all_names: Collection[str], hint: str = "") -> list[str]:

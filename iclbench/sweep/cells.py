@@ -10,7 +10,7 @@ without the files. A sweep refuses runs whose data have changed (`iclbench.sweep
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -99,9 +99,12 @@ class GridCell:
 
 
 def grid_cells(
-    names: Iterable[str], added_backbones: Sequence[str] = (), results: Path | None = None
+    names: Iterable[str],
+    added_backbones: Sequence[str] = (),
+    results: Path | None = None,
+    tasks: Collection[str] | None = None,
 ) -> list[GridCell]:
-    """Return all cells of these grids, without duplicates.
+    """Return all cells of these grids, or those of some tasks, without duplicates.
 
     Cells of the same task and preset follow each other: first the baselines, then the runs, then the summary.
 
@@ -109,13 +112,14 @@ def grid_cells(
         names: names of grids, or paths to their cards.
         added_backbones: backbones that are added to each grid, as in `grid_runs`.
         results: as in `grid_runs`.
+        tasks: as in `grid_runs`.
 
     Raises:
         UsageError: a card is not valid, or does not fit its tasks.
     """
     groups: dict[tuple[str, str], list[GridRun]] = {}
     for name in names:
-        for run in grid_runs(name, added_backbones=added_backbones, results=results):
+        for run in grid_runs(name, added_backbones=added_backbones, results=results, tasks=tasks):
             groups.setdefault((run.config.task.name, run.config.preset), []).append(run)
     cells: dict[str, GridCell] = {}
     for cell in (cell for runs in groups.values() for cell in _group_cells(runs)):

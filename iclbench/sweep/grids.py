@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -328,10 +328,20 @@ def is_grid(name: str) -> bool:
     return name.endswith(".toml") and "backbones" in read_toml(Path(name))
 
 
+def grid_tasks(name: str) -> list[str]:
+    """Return the names of the tasks of a grid."""
+    _, card = load_grid(name)
+    return list(dict.fromkeys(load_task(task)[0] for part in card.parts for task in part.tasks))
+
+
 def grid_runs(
-    name: str, preset: str | None = None, added_backbones: Sequence[str] = (), results: Path | None = None
+    name: str,
+    preset: str | None = None,
+    added_backbones: Sequence[str] = (),
+    results: Path | None = None,
+    tasks: Collection[str] | None = None,
 ) -> list[GridRun]:
-    """Return all runs of a grid, or the runs of one preset, grouped by task and seed.
+    """Return all runs of a grid, or the runs of one preset or some tasks, grouped by task and seed.
 
     Args:
         name: name of the grid, or a path to its card.
@@ -340,6 +350,7 @@ def grid_runs(
             first part that trains the task's unchanged card.
         results: the results folder. Its table of learning rates overrides the shipped one for runs that have not
             started.
+        tasks: names of the only tasks whose runs are returned (default: all tasks).
 
     Raises:
         UsageError: the card does not fit a task, a backbone or a family; the message names the card.
@@ -350,7 +361,8 @@ def grid_runs(
         raise UnknownNameError("preset", preset, presets, hint=f"(presets of grid '{grid}')")
     try:
         parts = _with_added_backbones(card.parts, list(dict.fromkeys(_canonical_names(added_backbones))))
-        runs = [run for part in parts for run in _runs(part, canonical(preset) if preset else None, results)]
+        only_preset = canonical(preset) if preset else None
+        runs = [run for part in parts for run in _runs(part, only_preset, results, tasks)]
     except UntrustedError:
         raise
     except UsageError as error:
@@ -419,12 +431,16 @@ def _pair_parts(parts: Sequence[GridPart], pairs: Iterable[Pair]) -> Iterator[Gr
             )
 
 
-def _runs(part: GridPart, only_preset: str | None, results: Path | None) -> Iterator[GridRun]:
+def _runs(
+    part: GridPart, only_preset: str | None, results: Path | None, tasks: Collection[str] | None
+) -> Iterator[GridRun]:
     for preset in part.presets:
         if only_preset not in (None, preset):
             continue
         variants = part.overrides.get(preset) or {"": []}
         for task in part.tasks:
+            if tasks is not None and load_task(task)[0] not in tasks:
+                continue
             for variant, settings in variants.items():
                 setting_tables = user_tables(settings)
                 first_runs = [

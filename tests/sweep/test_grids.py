@@ -26,6 +26,7 @@ from iclbench.sweep.grids import GridCard, GridPart, GridRun, grid_runs, is_grid
 from iclbench.sweep.language_grids import is_language_grid
 from iclbench.training.schedule import learning_rate
 from tests.refusals import refused
+from tests.sweep.conftest import tiny_grid
 
 ROOT = Path(__file__).parents[2]
 # Grids of language models are in `test_language_grids.py`.
@@ -362,6 +363,23 @@ def test_looped_models_of_a_grid_are_also_evaluated_with_other_numbers_of_loops(
     }
     evaluation = list(next(iter(grid_runs(looped))).commands())[1]
     assert evaluation.startswith("iclbench eval") and evaluation.endswith("--loops 2 --loops 6")
+
+
+def test_cells_of_some_tasks_are_those_of_the_whole_grid(tmp_path: Path) -> None:
+    path = str(tiny_grid(tmp_path))
+    for names in (["tiny-linear"], ["tiny-quadratic"], ["tiny-quadratic", "tiny-linear"]):
+        expected = [cell.hash for cell in grid_cells([path]) if cell.task in names]
+        assert expected and [cell.hash for cell in grid_cells([path], tasks=names)] == expected
+
+
+def test_notes_are_about_selected_tasks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whether a backbone fits a task is noted only if the task is selected."""
+    path = write(tmp_path, CARD | {"tasks": ["linear", "markov"], "backbones": ["gpt2", "cnp"], "evaluate": {}})
+    notes: list[str] = []
+    monkeypatch.setattr("iclbench.sweep.grids.log_once", notes.append)
+    assert {run.task for run in grid_runs(path, tasks=["linear"])} == {"linear"} and not notes
+    assert {run.task for run in grid_runs(path, tasks=["markov"])} == {"markov"}
+    assert "task 'markov', backbone 'cnp'" in notes[0]
 
 
 @pytest.mark.slow
