@@ -17,7 +17,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-from command import available_scores, folder_and_page, state_size, write_page
+from command import available_scores, folder_and_page, state_size, table_head, write_page
 
 from iclbench import tables
 from iclbench.config.resolution import RunConfig
@@ -44,7 +44,7 @@ def main(folder: Path, out: Path) -> None:
         columns=["task", "mixer", "block", "seed", "run", "state"],
     )
     rows["score"] = available_scores(values, rows["run"])
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
+    lines = table_head(COLUMNS)
     for task, task_rows in rows.groupby("task", sort=False):
         missing = task_rows[task_rows["score"].isna()]
         if missing["block"].isin(("with", "without")).any():

@@ -54,6 +54,11 @@ def state_size(config: RunConfig) -> int:
     return round(state_after_context(config).nbytes / 4)
 
 
+def table_head(columns: Sequence[str]) -> list[str]:
+    """Return the first two lines of a Markdown table."""
+    return [f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]
+
+
 def write_page(out: Path, title: str, about: str | None, lines: Sequence[str], note: str | None = None) -> None:
     """Write a page with a title, the first paragraph of the script's docstring, its last paragraph (or a note), and
     a table.

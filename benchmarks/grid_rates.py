@@ -14,6 +14,7 @@ import argparse
 from pathlib import Path
 
 import pandas as pd
+from command import table_head
 
 from iclbench import tables
 from iclbench.config.rates import read_table, shipped_path
@@ -46,7 +47,7 @@ def _section(task: str, rows: pd.DataFrame, old: str) -> str:
         cells = {_rate(rate): _cell(trials) for rate, trials in backbone_rows.groupby("lr")}
         lines[str(name)] = cells | {"chosen": _rate(chosen[str(name)]) if name in chosen else ""}
     columns = [*sorted({key for cells in lines.values() for key in cells} - {"chosen"}, key=float), "chosen"]
-    table = [f"| backbone | {' | '.join(columns)} |", "|" + " --- |" * (len(columns) + 1)]
+    table = table_head(["backbone", *columns])
     table += [
         f"| {name} | {' | '.join(cells.get(key, '') for key in columns)} |" for name, cells in sorted(lines.items())
     ]

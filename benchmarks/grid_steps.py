@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
-from command import folder_and_page, write_page
+from command import folder_and_page, table_head, write_page
 
 from iclbench import tables
 from iclbench.analysis.separation import MIN_RATIO, separation
@@ -40,7 +40,7 @@ def main(folder: Path, out: Path) -> None:
         [(run.config.task.name, run.name) for run in grid_runs("steps")], columns=["task", "run"]
     )
     old_lines = out.read_text().splitlines() if out.is_file() else []
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
+    lines = table_head(COLUMNS)
     for task, runs in planned_runs.groupby("task", sort=False)["run"]:
         seconds = costs[costs["run"].isin(runs) & costs["phase"].eq("train") & costs["metric"].eq("seconds")]
         task_lines = [f"| {line} |" for line in _lines(str(task), values[values["run"].isin(runs)], set(runs), seconds)]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-from command import folder_and_page
+from command import folder_and_page, table_head
 
 from iclbench.api.results import open_results
 from iclbench.core.formats import count, fixed
@@ -40,7 +40,7 @@ def main(folder: Path, out: Path) -> None:
     rows = {name: metric_rows.set_index("run") for name, metric_rows in values[is_selected].groupby("metric")}
     sizes = costs[costs["phase"].eq("model") & costs["metric"].eq("parameters")].set_index("run")["value"]
     header = ["contestant", "parameters", "gap", "joint gap", "squared error", "in the 90 % interval"]
-    lines = [f"| {' | '.join(header)} |", "|" + " --- |" * len(header)]
+    lines = table_head(header)
     for run, gap in rows["gap"].sort_values("value").iterrows():
         cells = [
             str(gap["contestant"]),

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from command import available_scores, folder_and_page, write_page
+from command import available_scores, folder_and_page, table_head, write_page
 
 from iclbench import tables
 from iclbench.analysis.loops import loop_values
@@ -43,7 +43,7 @@ def main(folder: Path, out: Path) -> None:
     runs = runs[runs["score"].notna().groupby(runs["task"]).transform("all")]
     if runs.empty:
         raise SystemExit(f"no task has the scores of all its runs in {folder}")
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
+    lines = table_head(COLUMNS)
     for (task, model), rows in runs.groupby(["task", "model"], sort=False):
         parameters, count = _size(rows["config"].iloc[0])
         by_seed = rows.sort_values("seed")["score"]
@@ -59,7 +59,7 @@ def _areas(values: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
     areas = areas.astype({"value": float, "axis_value": int}).merge(looped[["run", "task"]], on=["run", "task"])
     table = areas.pivot_table("value", "task", "axis_value").loc[list(dict.fromkeys(looped["task"]))]
     columns = ["task", *(f"{loops} times" for loops in table.columns)]
-    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+    lines = table_head(columns)
     return lines + [f"| {task} | {' | '.join(fixed(area, 3) for area in row)} |" for task, row in table.iterrows()]
 
 

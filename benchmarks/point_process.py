@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-from command import folder_and_page
+from command import folder_and_page, table_head
 
 from iclbench.api.results import open_results
 from iclbench.core.formats import fixed, nbytes
@@ -37,7 +37,7 @@ def main(folder: Path, out: Path) -> None:
     states = costs[costs["metric"].eq("state_bytes")]
     state_sizes = sorted(int(n) for n in states["n_points"].dropna().unique())
     header = ["contestant", *(f"n = {n}" for n in SIZES), "mean", *(f"state, n = {n:,}" for n in state_sizes)]
-    lines = [f"| {' | '.join(header)} |", "|" + " --- |" * len(header)]
+    lines = table_head(header)
     for _, row in means.iterrows():
         curve = gaps[gaps["run"].eq(row["run"]) & gaps["n_context"].notna()].set_index("n_context")["value"]
         state_bytes = states[states["run"].eq(row["run"])].drop_duplicates("n_points").set_index("n_points")["value"]
@@ -56,7 +56,7 @@ def _parts(values: pd.DataFrame) -> str:
     metrics = ("nll_time", "nll_mark", "absolute_error", "accuracy", "covered_50", "covered_90")
     rows = values[values["n_context"].isna() & values["metric"].isin(metrics)]
     wide = rows.pivot_table("value", index="contestant", columns="metric")
-    lines = [f"| contestant | {' | '.join(metrics)} |", "|" + " --- |" * (len(metrics) + 1)]
+    lines = table_head(["contestant", *metrics])
     lines += [
         f"| {name} | {' | '.join(fixed(row[metric]) for metric in metrics)} |"
         for name, row in wide.sort_values("nll_time").iterrows()

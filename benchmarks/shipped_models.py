@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from command import table_head
 from judging_tables import TABLES
 
 from iclbench import tables
@@ -68,7 +69,7 @@ def scores_by_table(kind: str, results: str) -> list[str]:
     (model,) = (name for name in ranks.scores if "@" in name)  # the model, with the task on which it was trained
     packaged = Path(TABLE_RUNS[kind]).name
     scores = ranks.scores.rename(columns={model: packaged})
-    lines = [f"| {SCORES[kind]} | {' | '.join(scores)} |", "|" + " --- |" * (len(scores.columns) + 1)]
+    lines = table_head([SCORES[kind], *scores])
     for table, values in scores.iterrows():
         lines.append(f"| {table} | {' | '.join(fixed(value, 3) for value in values)} |")
     differences = scores.sub(scores[packaged], axis="index")

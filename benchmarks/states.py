@@ -20,7 +20,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pandas as pd
-from command import folder_and_page, state_after_context, state_size, write_page
+from command import folder_and_page, state_after_context, state_size, table_head, write_page
 
 from iclbench import tables
 from iclbench.backbones.recurrent import RecurrentState
@@ -56,7 +56,7 @@ def main(folder: Path, out: Path) -> None:
     frame = pd.DataFrame(rows, columns=columns)
     frame["best"] = frame.groupby("mixer")["many_pairs"].transform("max")
     frame = frame.sort_values(["best", "mixer", "state"], ascending=[False, True, True])
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
+    lines = table_head(COLUMNS)
     for row in frame.itertuples(index=False):
         sizes = [integer(size) if size and not pd.isna(size) else "" for size in row[1:5]]
         cells = (*sizes, *(fixed(share) for share in (row.accuracy, row.many_pairs)))

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from command import write_page
+from command import table_head, write_page
 from jaxtyping import Float
 from judging_tables import TABLES
 
@@ -136,7 +136,7 @@ def _section(by_run: pd.DataFrame, baselines: pd.DataFrame, runs: pd.DataFrame) 
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return ["| " + " | ".join(row) + " |" for row in (columns, ["---"] * len(columns), *rows)]
+    return [*table_head(columns), *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 if __name__ == "__main__":
