@@ -412,6 +412,10 @@ class Reference:
         """
         return [self.compute_agreement(self.quantities["CORE"], task) for task in self.quantities["FUNCTIONS"]]
 
+    def models_at_compute(self) -> list[int]:
+        """The number of models of the core in these rankings, by class of functions."""
+        return [len(self.at_compute(self.quantities["CORE"], task)) for task in self.quantities["FUNCTIONS"]]
+
     def significant_pairs(self, preset: str = "grid") -> list[tuple[str, str, str]]:
         """The prespecified pairs whose differences are significant after Holm's correction, with their tasks."""
         if preset not in self._significant_pairs:
