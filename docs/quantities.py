@@ -121,7 +121,7 @@ class Reference:
         methods = {name: getattr(self, name) for name, member in vars(type(self)).items() if _is_public(name, member)}
         others = [trained, card, published, verdict, is_equal, grid, benchmark, recalled_pairs, package]
         others += [excess_in_blocks, table_hash, leaderboard, tuning, checksum, exit_codes, default_bytes]
-        others += [window_rule, mean, lowest_after_peak, accuracy_of_guesses, row_order_gains, spans]
+        others += [window_rule, mean, lowest_after_peak, accuracy_of_guesses, row_order_gains, spans, loop_scores]
         return Quantities(
             methods | {f.__name__: f for f in others},
             {
@@ -922,6 +922,11 @@ def leaderboard(file: str, task: str, folder: Path = ROOT / "benchmarks") -> Lea
 def recalled_pairs(mixers: Sequence[str], budget: str) -> list[float]:
     """The mean number of recalled pairs of each mixer at a given state budget, as in `benchmarks/states.md`."""
     return [benchmark("states.md", (mixer, budget), "recalled pairs") for mixer in mixers]
+
+
+def loop_scores(task: str, model: str) -> list[float]:
+    """The scores of the training runs of a model in `benchmarks/loops.md`."""
+    return [benchmark("loops.md", (task, model), f"seed {seed}") for seed in range(3)]
 
 
 def row_order_gains(folder: Path = ROOT / "benchmarks") -> list[float]:
