@@ -10,7 +10,7 @@ from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.trust import trust_typed
 from iclbench.sweep.cells import GridCell, grid_cells
-from iclbench.sweep.grids import grid_tasks
+from iclbench.sweep.grids import grid_groups
 from iclbench.sweep.language_grids import is_language_grid, language_cells
 
 
@@ -29,19 +29,15 @@ def selected_cells(
         trust_typed(name)
         backbone_class(name)
     by_hash = {cell.hash: cell for name in language_grids for cell in language_cells(name)}
-    task_names = None
-    if tasks is not None:
-        all_tasks = {task for name in other_grids for task in grid_tasks(name)} | {c.task for c in by_hash.values()}
-        task_names = parsed_names("task", tasks, all_tasks, "(tasks of these grids)")
-    cells = [*grid_cells(other_grids, added_backbones, results, task_names), *by_hash.values()]
-    presets = {cell.preset for cell in cells}
+    groups = {group for name in other_grids for group in grid_groups(name)}
+    groups |= {(cell.task, cell.preset) for cell in by_hash.values()}
+    presets = {each for _, each in groups}
     if preset is not None and canonical(preset) not in presets:
         raise UnknownNameError("preset", preset, presets, hint="(presets of these grids)")
-    return [
-        cell
-        for cell in cells
-        if (preset is None or cell.preset == canonical(preset)) and (task_names is None or cell.task in task_names)
-    ]
+    task_names = parsed_names("task", tasks, {task for task, _ in groups}, "(tasks of these grids)")
+    cells = grid_cells(other_grids, added_backbones, results, task_names)
+    cells += [cell for cell in by_hash.values() if cell.task in task_names]
+    return [cell for cell in cells if preset is None or cell.preset == canonical(preset)]
 
 
 def parsed_names(kind: str, text: str | None, all_names: Collection[str], hint: str = "") -> list[str]:

@@ -328,10 +328,10 @@ def is_grid(name: str) -> bool:
     return name.endswith(".toml") and "backbones" in read_toml(Path(name))
 
 
-def grid_tasks(name: str) -> list[str]:
-    """Return the names of the tasks of a grid."""
+def grid_groups(name: str) -> set[tuple[str, str]]:
+    """Return the tasks and presets of a grid, in pairs."""
     _, card = load_grid(name)
-    return list(dict.fromkeys(load_task(task)[0] for part in card.parts for task in part.tasks))
+    return {(load_task(task)[0], preset) for part in card.parts for task in part.tasks for preset in part.presets}
 
 
 def grid_runs(

@@ -18,6 +18,7 @@ from iclbench import tables
 from iclbench.backbones.gpt2 import GPT2
 from iclbench.cli import sweep_results, sweep_run
 from iclbench.cli.main import main
+from iclbench.cli.sweep_cells import selected_cells
 from iclbench.cli.sweep_jobs import cluster
 from iclbench.cli.sweep_run import devices
 from iclbench.cli.sweep_summary import print_dry_run, print_outcomes, untuned_lines
@@ -108,6 +109,13 @@ def test_tasks_and_contestants_select_cells(grid: Path, tmp_path: Path, capsys: 
     assert records["total"]["to_do"] == {"train": 1, "evaluate": 2, "probe": 1}
     code, out, _ = run(*words, "--contestants", "gpt2,least-squares", "--json", capsys=capsys)
     assert code == 0 and json.loads(out)["total"]["to_do"]["evaluate"] == 3
+
+
+def test_a_task_without_the_selected_preset_has_no_cells(tmp_path: Path) -> None:
+    small = {"tasks": ["linear"], "backbones": ["cnp"], "presets": ["small"], "seeds": [0]}
+    path = str(tiny_grid(tmp_path, backbones=("cnp",), more=[small]))
+    assert {cell.task for cell in selected_cells([path], "small", None, [], tmp_path)} == {"linear"}
+    assert selected_cells([path], "small", "tiny-linear", [], tmp_path) == []
 
 
 @pytest.mark.slow
