@@ -162,19 +162,18 @@ def adapt_to_task(model: PredictorContestant, run: Run, task: TaskConfig, family
     }
     if getattr(model.predictor, "reads_any_columns", False) and family.x_dim:
         del shapes["input dimensions"]
+    changed = {name: pair for name, pair in shapes.items() if pair[0] != pair[1]}
     differences = [
         f"its {name}: {_or_none(value)}, in training: {_or_none(training_value)}"
-        for name, (training_value, value) in shapes.items()
-        if training_value != value
+        for name, (training_value, value) in changed.items()
     ]
     if task.points > training_task.points and not (isinstance(family, UserTable) and reads_any_rows(model.predictor)):
         differences.append(f"its {noun_of_points(task.family)}: {task.points}, in training: {training_task.points}")
     if model.predictor.uses_related and family.related_sets > training_family.related_sets:
         differences.append(f"its related datasets: {family.related_sets}, in training: {training_family.related_sets}")
     if differences:
-        fix = ""
-        if differences[0].startswith("its head") and _output(training_task.head) == _output(task.head):
-            fix = f"; add -o task.head={training_task.head}"
+        is_other_head = list(changed)[:1] == ["head"] and _output(training_task.head) == _output(task.head)
+        fix = f"; add -o task.head={training_task.head}" if is_other_head else ""
         raise UsageError(
             f"run '{run.name}' cannot be evaluated on task '{task.name}' ({differences[0]}){fix}", code="not-applicable"
         )
