@@ -26,14 +26,6 @@ def folder_and_page(about: str | None, script: str) -> tuple[Path, Path]:
     return arguments.folder, arguments.out
 
 
-def scores(values: pd.DataFrame, runs: pd.Series, folder: Path) -> pd.Series:
-    """Return the in-distribution scores of complete runs. Exit if a score is missing."""
-    values_of_runs = available_scores(values, runs)
-    if missing := runs[values_of_runs.isna()].tolist():
-        raise SystemExit(f"{len(missing)} runs have no score in {folder}; the first is {missing[0]}")
-    return values_of_runs
-
-
 def available_scores(values: pd.DataFrame, runs: pd.Series) -> pd.Series:
     """Return the in-distribution scores of runs; NaN for a run without a score."""
     selected = values["kind"].eq("backbone") & values["metric"].eq("score") & values["evaluator"].eq("next")

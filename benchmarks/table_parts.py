@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-import sys
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
@@ -24,7 +23,7 @@ import numpy as np
 import pandas as pd
 from command import table_head, write_page
 from jaxtyping import Float
-from judging_tables import TABLES
+from judging_tables import eval_command
 
 from iclbench import tables
 from iclbench.analysis.table_ranks import table_values
@@ -64,14 +63,9 @@ def shares(
 def evaluate(folder: Path, table_folder: Path, runs: pd.DataFrame) -> None:
     """Evaluate the runs. A task has one head, so the runs of each head have an evaluation of their own; its prompts and
     baselines are the same."""
-    names = ", ".join(f'"{name}"' for name in TABLES["number"])
-    settings = [f"task.path={table_folder.absolute()}", f"task.tables=[{names}]"]
     for head, rows in runs.groupby("head"):
-        command = [sys.executable, "-m", "iclbench", "eval", *rows["run"], "--task", TASK, "--results", str(folder)]
-        for setting in (*settings, f"task.head={head}"):
-            command += ["-o", setting]
-        for baseline in BASELINES:
-            command += ["--baseline", baseline]
+        command = eval_command("number", table_folder, rows["run"].tolist(), TASK, BASELINES, folder)
+        command += ["-o", f"task.head={head}"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
