@@ -61,13 +61,20 @@ class _Command(_PlainHelpOption, TyperCommand):
 def command_parser(words: str) -> Any:
     """Return the parser of a command such as `lm eval`."""
     app = typer.Typer(add_completion=False)
-    app.command(words.rpartition(" ")[2], cls=_Command)(_command_function(words))
-    return with_plain_help(typer.main.get_command(app), _command_function(words))
+    function = _command_function(words)
+    help_text = "\n\n".join(_paragraphs(function))
+    app.command(words.rpartition(" ")[2], cls=_Command, help=help_text)(function)
+    return with_plain_help(typer.main.get_command(app), function)
 
 
 def command_summary(words: str) -> str:
     """Return the first paragraph of a command's help."""
-    return " ".join((inspect.getdoc(_command_function(words)) or "").partition("\n\n")[0].split())
+    return _paragraphs(_command_function(words))[0]
+
+
+def _paragraphs(function: Callable[..., None]) -> list[str]:
+    """The paragraphs of a docstring without line breaks, so that they are wrapped to the width of the terminal."""
+    return [" ".join(paragraph.split()) for paragraph in (inspect.getdoc(function) or "").split("\n\n")]
 
 
 def _command_function(words: str) -> Callable[..., None]:

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 
@@ -33,6 +34,19 @@ def test_help_contains_the_complete_description_of_every_parameter(
         assert set(text.split()) <= words, f"{parameter.name}: {text}"
     assert "--debug" in words
     assert "--help" in words and "bool" not in out
+
+
+def test_paragraphs_are_wrapped_to_the_width_of_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """The next word does not fit on any line but the last line of a paragraph."""
+    assert main(["tune", "--help"]) == 0
+    text = capsys.readouterr().out.partition("╭")[0]
+    paragraphs = [
+        [line.strip() for line in paragraph.splitlines()]
+        for paragraph in re.split(r"\n *\n", text)[2:]
+        if paragraph.strip()
+    ]
+    pairs = [pair for lines in paragraphs for pair in pairwise(lines)]
+    assert pairs and all(len(line) + 1 + len(following.split()[0]) > 78 for line, following in pairs)
 
 
 @pytest.mark.parametrize("group", ["", "lm"])
