@@ -20,12 +20,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import mannwhitneyu
 
 from docs.checksums import checksum
 from iclbench import tables
 from iclbench.analysis import over_training
 from iclbench.analysis.normalised import Contest, contests
-from iclbench.analysis.pairs import Difference, score_difference
+from iclbench.analysis.pairs import ERROR_RATE, Difference, holm, score_difference
 from iclbench.analysis.rate_curves import RateCurves, rate_curves
 from iclbench.config.cards import TaskCard, load_task
 from iclbench.config.pairs import shipped_pairs
@@ -423,6 +424,13 @@ class Reference:
             held = rows[rows["among_all"].eq("holds").fillna(False)]
             self._significant_pairs[preset] = list(zip(held["a"], held["b"], held["row"], strict=True))
         return self._significant_pairs[preset]
+
+    def significant_by_ranks(self, preset: str = "grid") -> list[tuple[str, str, str]]:
+        """As `significant_pairs`, with the exact Mann-Whitney test instead of Welch's test."""
+        named = [(pair.a, pair.b, task) for pair in grid("reference").pairs for task in pair.tasks]
+        samples = [(self.scores(a, task, preset), self.scores(b, task, preset)) for a, b, task in named]
+        p_values = holm([mannwhitneyu(*pair, method="exact").pvalue for pair in samples])
+        return [pair for pair, p in zip(named, p_values, strict=True) if p <= ERROR_RATE]
 
     def agreement(self, order: Sequence[str], task: str, preset: str = "grid") -> float:
         """Kendall's tau between a published ranking (best first) and the ranking by the mean of the first two seeds."""

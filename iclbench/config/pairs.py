@@ -35,7 +35,7 @@ class Pair(BaseSettings):
     b: str
     tasks: Annotated[list[str], Field(min_length=1), Unique]
     preset: PresetName = "grid"
-    seeds: Annotated[list[SeedInt], Field(min_length=3), Unique] = [0, 1, 2, 3, 4]
+    seeds: Annotated[list[SeedInt], Field(min_length=3), Unique] = list(range(8))
 
     @field_validator("a", "b")
     @classmethod

@@ -32,21 +32,21 @@ def test_differences_are_by_seed(grid: Grid, grid_results: Results) -> None:
         ]
         assert row["gaps"] == pytest.approx(gaps)
         assert row["value"] == pytest.approx(np.mean(gaps))
-        assert np.isnan(row["low"]) and row["verdict"] == "seeds 2, 3, 4 are missing" and row["seeds"] == "2 of 5"
+        assert np.isnan(row["low"]) and row["verdict"] == "seeds 2, 3, 4, 5, 6, 7 are missing" and row["seeds"] == "2 of 8"
     assert named_pairs.compare_pairs(normalised.contests(grid_results, "grid"), "small", [PAIR]).empty
 
 
 def test_the_interval_is_over_the_named_seeds(grid_results: Results) -> None:
-    """Two additional seeds do not change Welch's interval over the five named seeds."""
+    """Two additional seeds do not change Welch's interval over the eight named seeds."""
     contest = next(c for c in normalised.contests(grid_results, "grid") if c.title == "linear")
     rng = np.random.default_rng(0)
     seed_rows = contest.rows[contest.rows["contestant"].isin(["gpt2", "s4d"]) & contest.rows["seed"].eq(0)]
     rows = pd.concat(
-        [seed_rows.assign(seed=seed, value=rng.normal(0.5, 0.2, 2)) for seed in range(7)], ignore_index=True
+        [seed_rows.assign(seed=seed, value=rng.normal(0.5, 0.2, 2)) for seed in range(10)], ignore_index=True
     )
     contest = replace(contest, rows=rows)
     wide = rows.pivot_table("value", index="seed", columns="contestant").astype(float)
-    a, b = wide["gpt2"][:5].to_numpy(), wide["s4d"][:5].to_numpy()
+    a, b = wide["gpt2"][:8].to_numpy(), wide["s4d"][:8].to_numpy()
     compared_pair = named_pairs.mean_difference(PAIR, named_pairs.scores_by_seed(PAIR, contest))
     assert compared_pair is not None
     mean = compared_pair[0]
@@ -54,12 +54,12 @@ def test_the_interval_is_over_the_named_seeds(grid_results: Results) -> None:
     assert (mean.low, mean.high) == pytest.approx(tuple(welch.confidence_interval()), rel=1e-9)
     (row,) = named_pairs.compare_pairs([contest], "grid", [PAIR]).to_dict("records")
     better = "gpt2 is better" if mean.low > 0 else "s4d is better" if mean.high < 0 else "not significantly different"
-    assert (row["seeds"], row["verdict"]) == ("5 of 5", better)
+    assert (row["seeds"], row["verdict"]) == ("8 of 8", better)
     without_seed = replace(contest, rows=rows[rows["seed"].ne(3)])
     assert named_pairs.mean_difference(PAIR, named_pairs.scores_by_seed(PAIR, without_seed)) is None
     without_gpt2 = replace(contest, rows=rows[rows["contestant"].eq("s4d")])
     (row,) = named_pairs.compare_pairs([without_gpt2], "grid", [PAIR]).to_dict("records")
-    assert row["seeds"] == "0 of 5" and row["verdict"] == "seeds 0, 1, 2, 3, 4 are missing"
+    assert row["seeds"] == "0 of 8" and row["verdict"] == "seeds 0, 1, 2, 3, 4, 5, 6, 7 are missing"
 
 
 def test_significance_is_corrected_by_holms_method(grid_results: Results, monkeypatch: pytest.MonkeyPatch) -> None:

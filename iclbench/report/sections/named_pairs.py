@@ -56,7 +56,7 @@ def mean_difference(pair: Pair, pair_scores: pd.DataFrame) -> tuple[Difference, 
 def compare_pairs(contests: Sequence[Contest], preset: str, pairs: Sequence[Pair] | None = None) -> pd.DataFrame:
     """A row per pair and contest in which at least one model of the pair has a score.
 
-    Columns a, b, pair, row, seeds ("2 of 5"), each (the differences, as text), value, low, high and p (empty while a
+    Columns a, b, pair, row, seeds ("2 of 8"), each (the differences, as text), value, low, high and p (empty while a
     seed is missing), verdict, gaps, among_all ("holds" if significant after Holm's correction over the complete pairs).
     `pairs` defaults to the pairs of the shipped grid cards.
     """
