@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pandas as pd
@@ -26,7 +27,7 @@ def section(results: Results) -> Section | None:
             groups.setdefault((str(task.rows["family"].iloc[0]), task.preset), []).append(task)
     blocks: list[Block] = []
     for (family, preset), tasks in groups.items():
-        blocks += _blocks(results, family, preset, tasks)
+        blocks += _blocks(results, family, preset, sorted(tasks, key=lambda task: _with_padded_numbers(task.task)))
     return Section("plane", "ICL against IWL", tuple(blocks), rules=("In context and in weights",)) if blocks else None
 
 
@@ -116,6 +117,15 @@ def _table_rows(task: Slice) -> pd.DataFrame:
     peaks = _peaks(task)[["contestant", "step", "icl", "iwl"]].rename(columns={"icl": "peak", "iwl": "iwl_at_peak"})
     frame = _final_accuracies(task).merge(peaks, "left", "contestant").assign(task=task.task)
     return frame.sort_values(["icl", "contestant"], ascending=[False, True], ignore_index=True)
+
+
+def _with_padded_numbers(name: str) -> str:
+    """A key that sorts names by the numbers in them.
+
+    >>> sorted(["bursty-p0", "bursty-p100", "bursty-p50"], key=_with_padded_numbers)
+    ['bursty-p0', 'bursty-p50', 'bursty-p100']
+    """
+    return re.sub(r"\d+", lambda number: number[0].zfill(9), name)
 
 
 def _panel_titles(tasks: list[str]) -> dict[str, str]:
