@@ -160,13 +160,27 @@ def test_only_prespecified_pairs_are_compared_across_seeds(linear: Reference, mo
     with pytest.raises(LookupError, match=r"mamba and s4d .* seeds"):
         linear.pair("mamba", "s4d", "linear")
     assert linear.significant_pairs() == []
-    a, b = np.random.default_rng(0).normal(size=(2, 5)) * [[1], [3]]
+    a, b = np.random.default_rng(0).normal(size=(2, 8)) * [[1], [3]]
     monkeypatch.setattr(named_pairs, "scores_by_seed", lambda pair, contest: pd.DataFrame({"a": a, "b": b}, pair.seeds))
     difference = linear.pair("mamba", "s4d", "linear")
     interval = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
     assert [difference.value, difference.low, difference.high] == pytest.approx(
         [a.mean() - b.mean(), interval.low, interval.high]
     )
+
+
+@pytest.mark.parametrize(("seeds", "significant"), [(8, [("mamba", "s4d", "linear")]), (5, [])])
+def test_separated_scores_of_eight_seeds_are_significant_by_ranks(
+    seeds: int, significant: list[tuple[str, str, str]], linear: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With five seeds, the smallest p-value (2 / 252) is not significant among 16."""
+    shared = list(range(seeds))
+    separated = {("mamba", "linear"): 100, ("s4d", "linear"): 0}
+    monkeypatch.setattr(
+        linear, "scores", lambda model, task, preset: [n + separated.get((model, task), 50) for n in shared]
+    )
+    found = linear.significant_by_ranks()
+    assert [pair for pair in found if pair[:2] == ("mamba", "s4d")] == significant
 
 
 def test_context_sizes_with_the_smaller_error_are_those_of_the_mean_errors(linear: Reference) -> None:
