@@ -9,10 +9,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from docs.quantities import ROOT, packed_folder
+from iclbench.config.cards import load_task
 from iclbench.report.blocks import Figure, Section
-from iclbench.report.data import load_results
+from iclbench.report.data import Results, load_results
 from iclbench.report.drawing import Drawer
+from iclbench.report.figures import curves, learning
 from iclbench.report.sections import extrapolation, heat_map, shifts, solutions
 from iclbench.report.style import vega_lite
 
@@ -20,11 +24,14 @@ FOLDER = ROOT / "docs" / "figures"
 # The name of each file, and the name of its figure in the report.
 FIGURES = {
     "heat-map-grid": "heat-map-grid",
+    "classes": "classes",
     "extrapolation-small": "skewed-linear-small-points-80-next-squared-error",
     "solutions-markov": "markov-grid-solutions",
     "filters": "linear-system-grid-points-252-next-squared-error",
     "coqe-3-shifts": "linear-10-paper-shifts-next-squared-error",
 }
+# The tests in the figure of classes, and the titles of their panels.
+TESTS = {"icl": "in context", "iwl": "in weights"}
 # The contestants in the figure of filters. With all models, their lines overlap.
 FILTERS = ("gpt2", "gpt2-learned", "s4d", "mamba2", "gated-deltanet", "ar-4", "oracle-bayes-kalman")
 _NUMBER = re.compile(r'<text aria-label="contestant: ([^;"]+); row: ([^;"]+); label: [^"]+"[^>]*>([^<]+)</text>')
@@ -32,13 +39,59 @@ _LINE = re.compile(r'<path aria-label="[^"]*contestant: ([^;"]+); series: [^"]*"
 
 
 def figures(folder: Path) -> dict[str, Figure]:
-    """Return the figures of the report on a results folder, by the names of their files."""
-    blocks = {block.name: block for each in _sections(folder) for block in each.walk() if isinstance(block, Figure)}
+    """Return the figures of the report on a results folder and the figure of classes, by the names of their files."""
+    results = load_results(folder)
+    blocks = {
+        block.name: block for each in _sections(results, folder) for block in each.walk() if isinstance(block, Figure)
+    }
+    blocks["classes"] = _classes(results)
     return {file: blocks[name] for file, name in FIGURES.items()}
 
 
-def _sections(folder: Path) -> Iterator[Section]:
-    results = load_results(folder)
+def _classes(results: Results) -> Figure:
+    """Accuracies of the core on `bursty-vectors` against the number of training classes, in context and in weights."""
+    frames = []
+    for task in results.slices:
+        if task.task.startswith("bursty-vectors") and task.preset == "grid":
+            classes = load_task(task.task)[1].presets["grid"].parameters["classes"]
+            rows = task.accuracies_by_run
+            is_final = rows["axis"].isna() & rows["kind"].eq("backbone") & rows["evaluator"].isin(list(TESTS))
+            frames.append(rows[is_final].assign(classes=float(classes)))
+    runs = pd.concat(frames, ignore_index=True).astype({"value": float})
+    runs = runs.assign(
+        panel=runs["evaluator"].map(TESTS),
+        series=[f"{run} {test}" for run, test in zip(runs["run"], runs["evaluator"], strict=True)],
+    )
+    looks = results.backbone_looks(runs["contestant"].unique())
+    means = runs.groupby(["contestant", "panel", "classes"], as_index=False)[["value"]].mean()
+    data = learning.means_and_points(means, runs, looks)
+    data = data.assign(label=data["run"])
+    ticks = tuple(sorted(runs["classes"].unique()))
+    axes = curves.Axes(
+        "training classes",
+        "accuracy",
+        (ticks[0] / 1.2, ticks[-1] * 1.2),
+        (0.0, 1.0),
+        field="classes",
+        x_name="classes",
+        log_x=True,
+        ticks=ticks,
+    )
+    looks = learning.sorted_by_line_ends(looks, data, "classes")
+    data = data.sort_values(["panel", "contestant", "sparse", "classes"], ignore_index=True)
+    return learning.panel_figure(
+        data[[*curves.COLUMNS, "run", "classes", "panel"]],
+        list(TESTS.values()),
+        axes,
+        looks,
+        name="classes",
+        title="Accuracy in context and in weights by number of training classes",
+        caption="Lines: means over seeds; points: seeds.",
+        alt=f"Accuracy of {learning.name_list(looks)} against the number of training classes",
+    )
+
+
+def _sections(results: Results, folder: Path) -> Iterator[Section]:
     slices = {each.id: each for each in results.slices}
     (filters,) = load_results(folder, ["linear-system"], FILTERS).slices
     sections = (

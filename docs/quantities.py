@@ -572,30 +572,34 @@ class Reference:
             raise LookupError(f"{a} and {b} have no errors at the same context sizes on {task} at {preset} ({shift})")
         return [int(n) for n in means[a].index[means[a] < means[b]]]
 
-    def accuracy(self, model: str, test: str, preset: str = "grid", seed: int | None = None) -> float:
-        """The accuracy on a test of `bursty` if predictions are restricted to the labels of the test, for one seed or
-        averaged over all seeds."""
-        rows = self._accuracies(model, test, preset)
+    def accuracy(
+        self, model: str, test: str, preset: str = "grid", seed: int | None = None, task: str = "bursty"
+    ) -> float:
+        """The accuracy on a test of `bursty` or `bursty-vectors` if predictions are restricted to the labels of the
+        test, for one seed or averaged over all seeds."""
+        rows = self._accuracies(task, model, test, preset)
         rows = rows[rows["axis"].isna() & (rows["seed"].eq(seed) if seed is not None else True)]
         if rows.empty:
             raise LookupError(f"{model} has no accuracy on {test} at {preset}")
         return float(rows["value"].mean())
 
-    def every_accuracy(self, models: Iterable[str], test: str, preset: str = "grid") -> list[float]:
-        """The accuracies of all training runs of several models on a test of `bursty`."""
-        rows = [self._accuracies(model, test, preset) for model in models]
+    def every_accuracy(
+        self, models: Iterable[str], test: str, preset: str = "grid", task: str = "bursty"
+    ) -> list[float]:
+        """The accuracies of all training runs of several models on a test of `bursty` or `bursty-vectors`."""
+        rows = [self._accuracies(task, model, test, preset) for model in models]
         return [float(value) for each in rows for value in each.loc[each["axis"].isna(), "value"]]
 
     def in_training(self, model: str, test: str, preset: str = "grid") -> list[float]:
         """The accuracy on a test of `bursty` after every evaluated step of training, averaged over seeds."""
-        rows = self._accuracies(model, test, preset)
+        rows = self._accuracies("bursty", model, test, preset)
         means = rows[rows["axis"].eq("train_step")].groupby("axis_value")["value"].mean()
         if means.empty:
             raise LookupError(f"{model} has no accuracy on {test} during training at {preset}")
         return means.astype(float).tolist()
 
-    def _accuracies(self, model: str, test: str, preset: str) -> pd.DataFrame:
-        rows = self._rows("bursty", preset, model, "accuracy_within_choices")
+    def _accuracies(self, task: str, model: str, test: str, preset: str) -> pd.DataFrame:
+        rows = self._rows(task, preset, model, "accuracy_within_choices")
         return rows[rows["evaluator"].eq(test) & rows["status"].eq("ok")]
 
     def _rows(self, *key: str) -> pd.DataFrame:

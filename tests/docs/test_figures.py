@@ -23,9 +23,14 @@ def test_every_cell_of_the_heat_map_equals_the_tables(drawn_figures: dict[str, F
     assert numbers((FOLDER / "heat-map-grid.svg").read_text()) == cells, "`make figures` redraws the figure"
 
 
-def test_the_learning_curves_equal_the_tables(drawn_figures: dict[str, Figure], tmp_path: Path) -> None:
-    name = "extrapolation-small"
+@pytest.mark.parametrize(
+    ("name", "contestants"),
+    [("extrapolation-small", {"gpt2", "mamba", "s4d", "ridge"}), ("classes", {"gpt2", "mamba", "s4d", "tnp"})],
+)
+def test_lines_equal_the_tables(
+    name: str, contestants: set[str], drawn_figures: dict[str, Figure], tmp_path: Path
+) -> None:
     (path,) = draw({name: drawn_figures[name]}, tmp_path)
     drawn = lines(path.read_text())
-    assert {"gpt2", "mamba", "s4d", "ridge"} < drawn.keys()
+    assert contestants < drawn.keys()
     assert lines((FOLDER / f"{name}.svg").read_text()) == drawn, "`make figures` redraws the figure"

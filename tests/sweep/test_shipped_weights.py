@@ -18,7 +18,7 @@ from iclbench.store import archives
 PACKED = cards_folder("grids").parent / "results" / "reference"
 ARCHIVES = sorted(PACKED.glob("*.weights.safetensors"))
 # One archive for each kind of task. `make test-slow` tests all runs.
-FAST_GROUPS = {"bursty-grid", "gp-mixture-grid", "linear-grid"}
+FAST_GROUPS = {"bursty-vectors-grid", "gp-mixture-grid", "linear-grid"}
 RUNS = [
     pytest.param(
         path, name, marks=() if n == 0 and path.name.split(".")[0] in FAST_GROUPS else pytest.mark.slow, id=name
