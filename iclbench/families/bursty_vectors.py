@@ -17,8 +17,11 @@ Classes are drawn with Zipf weights, p ~ 1/rank^alpha, with replacement. The tes
   label in the weights is wrong;
 - `iwl`: no item in context has the class of the query.
 
-Two details differ from the released code. It draws new classes from a set of 128 classes; here, new classes are drawn
-for every sequence. It represents labels as vectors; here, the backbone embeds the labels.
+Four details differ from the released code. It draws new classes from a set of 128 classes; here, new classes are drawn
+for every sequence. It represents labels as vectors; here, the backbone embeds the labels. In its test of in-weight
+learning, the class of the query may be in the context. It counts the most probable of all labels in every test; here,
+only the two labels of the context are allowed in `icl` and `flip`, so that a model that uses only its weights is right
+in half of the `icl` sequences instead of about 1/L.
 """
 
 from __future__ import annotations

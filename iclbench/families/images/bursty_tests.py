@@ -2,7 +2,7 @@
 
 A model can answer a query from the labels in context (in-context learning) or from the label of the class in training
 (in-weight learning). Some tests are those of Chan et al. 2022 (arXiv 2205.05055); all are described in
-`iclbench.families.images.bursty`.
+`iclbench.families.images.bursty`, and those of vectors in `iclbench.families.bursty_vectors`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _CHANCE_OF_TRAINING_LABELS = "1 / training labels"
 
 ICL = Meaning(
     "ICL",
-    "four images of each of two held-out classes, labelled at random: the labels are only in the context",
+    "four items of each of two new classes, labelled at random: the labels are only in the context",
     0.5,
     "1/2",
 )
@@ -27,7 +27,7 @@ ICL_PAIRED = Meaning(
 )
 IWL = Meaning(
     "IWL",
-    "no context image has the class of the query: the label is only in the weights",
+    "no item in the context has the class of the query: the label is only in the weights",
     None,
     _CHANCE_OF_TRAINING_LABELS,
 )
