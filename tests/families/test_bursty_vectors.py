@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from iclbench.config.cards import load_task
 from iclbench.core.episodes import Episodes
 from iclbench.core.seeds import generator
 from iclbench.families.bursty_vectors import BurstyVectorParameters, BurstyVectors
@@ -141,6 +142,24 @@ def test_class_means_depend_on_the_split_seed() -> None:
     draws = [bursty.sample(Request(50, 8, generator(3, "data"))) for bursty in (first, repeated, other)]
     assert torch.equal(draws[0].context.x, draws[1].context.x)
     assert not torch.equal(draws[0].context.x, draws[2].context.x)
+
+
+@pytest.mark.parametrize(("name", "classes"), [("bursty-vectors-64", 64), ("bursty-vectors-1024", 1024)])
+def test_cards_with_few_and_many_classes_differ_only_in_their_number(name: str, classes: int) -> None:
+    card, other = load_task("bursty-vectors")[1], load_task(name)[1]
+    same = {"parameters", "question", "head", "baselines", "evaluators"}
+    assert all(getattr(card, key) == getattr(other, key) for key in same)
+    assert card.presets.keys() == other.presets.keys()
+    for preset, settings in other.presets.items():
+        expected = card.presets[preset]
+        parameters = expected.parameters | {"classes": classes}
+        assert settings == expected.model_copy(update={"parameters": parameters})
+
+
+def test_few_classes_are_the_first_of_many() -> None:
+    few, many = (BurstyVectors(BurstyVectorParameters(dim=8, classes=classes)) for classes in (64, 1024))
+    means = [family._classes(torch.device("cpu"))[1] for family in (few, many)]
+    torch.testing.assert_close(means[0], means[1][:64], rtol=0, atol=0)
 
 
 def test_more_labels_than_classes_are_refused() -> None:
