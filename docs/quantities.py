@@ -590,6 +590,15 @@ class Reference:
         rows = [self._accuracies(task, model, test, preset) for model in models]
         return [float(value) for each in rows for value in each.loc[each["axis"].isna(), "value"]]
 
+    def learners(self, task: str, least: float = 0.8) -> tuple[list[str], list[str]]:
+        """The models of the core that learn a task of vectors in context, and those that learn it in their weights: the
+        accuracy of every training run is at least `least`."""
+        in_context, in_weights = (
+            [model for model in self._core() if min(self.every_accuracy([model], test, task=task)) >= least]
+            for test in ("icl", "iwl")
+        )
+        return in_context, in_weights
+
     def in_training(self, model: str, test: str, preset: str = "grid") -> list[float]:
         """The accuracy on a test of `bursty` after every evaluated step of training, averaged over seeds."""
         rows = self._accuracies("bursty", model, test, preset)
