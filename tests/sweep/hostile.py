@@ -53,11 +53,13 @@ def start_a_command_and_die(folder: Path, context: object) -> Outcome:
 
 
 def allocate(folder: Path, context: object) -> Outcome:
-    """Allocate memory without end, and do not release it. Pages are not used, so that the machine needs no memory."""
+    """Allocate blocks of 64 MiB without end, and do not release them. Record their number after every block. Pages are
+    not used, so that the machine needs no memory."""
     import numpy
 
     while True:
         BLOCKS.append(numpy.empty(1 << 26, numpy.int8))
+        (folder / "blocks").write_text(str(len(BLOCKS)))
 
 
 def allocate_all(folder: Path, context: object) -> Outcome:
