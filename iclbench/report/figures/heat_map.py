@@ -173,7 +173,7 @@ def _layers(
         interpolate="rgb",
     )
     row_axis = alt.Axis(
-        title=None, labels=row_labels, ticks=False, domain=False, labelLimit=120, labelFontSize=11, labelOverlap=False
+        title=None, labels=row_labels, ticks=False, domain=False, labelLimit=150, labelFontSize=11, labelOverlap=False
     )
     is_user_backbone = f"indexof({json.dumps(sorted(user_backbones))}, datum.value) >= 0"
     column_axis = alt.Axis(
