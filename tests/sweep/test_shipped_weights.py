@@ -37,11 +37,12 @@ def test_shipped_weights_give_the_packed_values(archive: Path, name: str, tmp_pa
     data = os.environ.get("ICLBENCH_DATA")
     try:
         prompts = PromptSet(run.config.task, run.config.preset, data_dir=Path(data) if data else None)
+        prompts_id = prompts.id  # reads the data
     except DataError:
         if data is not None:
             raise
         pytest.skip("ICLBENCH_DATA is not set, and the task needs a data set")
-    assert set(packed["prompt_set"]) == {prompts.id}
+    assert set(packed["prompt_set"]) == {prompts_id}
     computed = evaluate([backbone(run)], prompts)
     key = ["metric", "n_context", "n_related", "axis", "axis_value", "stratum"]
     merged = packed.merge(computed, on=key, suffixes=("_packed", ""))
