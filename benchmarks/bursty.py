@@ -1,6 +1,6 @@
 """Time to sample bursty sequences, and its fraction of a training step.
 
-    python benchmarks/bursty.py    # about two minutes; writes bursty.md
+    python benchmarks/bursty.py    # less than a minute; writes bursty.md
 
 The reference samples one sequence at a time in NumPy, as the code of the papers does: classes by `Generator.choice`
 with the Zipf weights, drawings without replacement, then the images. The measure is CPU time of one thread, the minimum
@@ -17,6 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+from sampling_share import HEAD, sampling_share
 from timing import least
 
 from iclbench.config.resolution import resolve_run
@@ -24,7 +25,6 @@ from iclbench.core.seeds import generator
 from iclbench.families.images.bursty import Bursty
 from iclbench.families.images.bursty_parameters import BurstyParameters
 from iclbench.families.request import Request
-from iclbench.training.step import TrainingData, make_optimiser
 
 BATCH, POINTS, SHOTS = 24, 8, 3
 MODELS = ("transformer", "coqe", "mamba", "pt-tnp", "cnp")
@@ -62,28 +62,9 @@ def sampling(size: int, alpha: float) -> str:
 
 
 def training(name: str) -> str:
-    """Return a row of the table: the times of sampling and of the other parts of a training step at preset `small`."""
-    run = resolve_run("bursty", name, "small")
-    family = run.task.build()
-    backbone = run.backbone.build(run.shape(family)).train()
-    optimiser = make_optimiser(backbone, run.train)
-    data = TrainingData.of(run.task, family)
-
-    def batch() -> object:
-        return data.batch(run.train, 0, 1)
-
-    episodes = data.batch(run.train, 0, 0)
-
-    def step() -> None:
-        loss, _ = backbone.loss(episodes, 0.5, generator(0, "loss", 0))
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        optimiser.step()
-
-    step()
-    data, model = least(batch, 50), least(step, 15)
-    share = data / (data + model)
-    return f"| {name} | {run.backbone.settings['encoder']} | {1e3 * data:.2f} | {1e3 * model:.1f} | {share:.1%} |"
+    """Return a row of the table: the share of sampling in a training step at preset `small`."""
+    encoder = resolve_run("bursty", name, "small").backbone.settings["encoder"]
+    return f"| {name} | {encoder} | {sampling_share('bursty', name, 'small')} |"
 
 
 def main() -> None:
@@ -104,7 +85,7 @@ def main() -> None:
         "",
         "A training step of the card `bursty`, preset `small`:",
         "",
-        "| backbone | encoder | data, ms | model, ms | share of the data |",
+        f"| backbone | encoder | {' | '.join(HEAD)} |",
         "| --- | --- | --- | --- | --- |",
         *(training(name) for name in MODELS),
     ]

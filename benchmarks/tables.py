@@ -1,6 +1,6 @@
-"""Speed of the sampler of synthetic tables against a loop over tables.
+"""Speed of the sampler of synthetic tables against a loop over tables, and its share of a training step.
 
-    python benchmarks/tables.py    # two minutes; writes tables.md
+    python benchmarks/tables.py    # less than a minute; writes tables.md
 
 The reference samples one table at a time, like priors that build a network per table: a torch module with the same
 distributions of layers, widths, activations, noise and blocks, applied to the same number of rows. Half of the tables
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from sampling_share import HEAD, sampling_share
 from timing import least_in_turn
 from torch import Tensor, nn
 
@@ -29,6 +30,8 @@ OUT = Path(__file__).with_suffix(".md")
 COLUMNS = 5
 SIZES = ((32, 50), (32, 150), (256, 50), (256, 150))
 KINDS = ("mix", "scm", "bnn", "trees", "gp")
+# The backbones of the grid `tables`.
+BACKBONES = ("cells", "gpt2", "mamba", "gated-deltanet", "tnp", "pt-tnp")
 ACTIVATIONS = (nn.Identity(), nn.Tanh(), nn.ReLU())
 
 
@@ -114,6 +117,12 @@ def main() -> int:
         "| tables | rows | batch | sampler | tables per minute | loop | ratio |",
         "| --- | --- | --- | --- | --- | --- | --- |",
         *rows(),
+        "",
+        "A training step of `tabular-scm`, preset `grid`:",
+        "",
+        f"| backbone | {' | '.join(HEAD)} |",
+        "| --- | --- | --- | --- |",
+        *(f"| `{name}` | {sampling_share('tabular-scm', name, 'grid')} |" for name in BACKBONES),
     ]
     title = (
         f"# Sampler of synthetic tables\n\nCPU time of one batch of tables with {COLUMNS} columns, in one thread, "
