@@ -26,11 +26,7 @@ SetMetric = Callable[[Prediction, Tensor, Bool[Tensor, "B Q"]], Float[Tensor, " 
 
 
 def set_scores(
-    answer: Prediction,
-    y: Tensor,
-    scored: Bool[Tensor, "B Q"],
-    choices: Bool[Tensor, "B classes"] | None,
-    names: Sequence[str],
+    answer: Prediction, y: Tensor, scored: Bool[Tensor, "B Q"], names: Sequence[str]
 ) -> dict[str, Float[Tensor, " B"]]:
     """Return the metrics `names` of each episode. Metrics that are not defined for this kind of prediction are left
     out.
@@ -39,11 +35,8 @@ def set_scores(
         answer: predictions of all targets.
         y: true outputs.
         scored: the targets that count.
-        choices: the labels that each episode allows. The probabilities of all other labels are set to 0.
         names: keys of `SET_METRICS`.
     """
-    if isinstance(answer, Categorical) and choices is not None:
-        answer = answer.within(choices)
     scores = {name: SET_METRICS[name](answer, y, scored) for name in names}
     return {name: values for name, values in scores.items() if values is not None}
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from iclbench.core.answers import check_answer
 from iclbench.core.episodes import Episodes, first_related, take
 from iclbench.core.metrics import metric
-from iclbench.core.predictions import Prediction
+from iclbench.core.predictions import Categorical, Prediction
 from iclbench.core.predictor import Predictor
 from iclbench.core.set_metrics import SET_METRICS, set_scores
 from iclbench.evaluation.prompts import PromptSet
@@ -150,9 +150,15 @@ def group_by_target_count(episodes: Episodes) -> list[tuple[Int[Tensor, " group"
 def _scores(
     predictor: Predictor, answer: Prediction, episodes: Episodes, related: int, set_metrics: Sequence[str]
 ) -> dict[str, Tensor]:
-    """Return all scores of each episode: means over its targets, joint scores, and metrics of sets of targets."""
+    """Return all scores of each episode: means over its targets, joint scores, and metrics of sets of targets.
+
+    With metrics of sets (real tables), all labels that a table does not have get the probability 0, as in
+    `iclbench predict`.
+    """
     y = episodes.queries.y
     check_answer(predictor, "predict_by_related", answer, y.shape, y)
+    if set_metrics and episodes.choices is not None and isinstance(answer, Categorical):
+        answer = answer.within(episodes.choices)
     by_target = answer.scores_within(y, episodes.choices)
     joint_scores = predictor.joint_scores(
         answer, episodes.context, episodes.queries, episodes.scored, first_related(episodes.related, related)
@@ -160,7 +166,7 @@ def _scores(
     return {
         **{name: _mean(scores, episodes.scored) for name, scores in by_target.items()},
         **{name: scores.double() for name, scores in joint_scores.items()},
-        **set_scores(answer, y, episodes.scored, episodes.choices, set_metrics),
+        **set_scores(answer, y, episodes.scored, set_metrics),
     }
 
 

@@ -30,7 +30,7 @@ def test_the_roc_auc_matches_scikit_learn(classes: int) -> None:
     y[:, :classes] = torch.arange(classes)
     scored = full_mask(5, 60)
     scored[:, 50:] = False
-    areas = set_scores(Categorical(logits), y, scored, None, ["roc_auc"])["roc_auc"]
+    areas = set_scores(Categorical(logits), y, scored, ["roc_auc"])["roc_auc"]
     probabilities = logits.softmax(-1).numpy()[:, :50]
     for area, p, label in zip(areas, probabilities, y.numpy()[:, :50], strict=True):
         expected = roc_auc_score(label, p[:, 1]) if classes == 2 else roc_auc_score(label, p, multi_class="ovr")
@@ -43,21 +43,21 @@ def test_the_roc_auc_ignores_labels_that_are_inadmissible_or_absent() -> None:
     logits[..., 3] += 10
     y = torch.from_numpy(GENERATOR.integers(2, size=(1, 30)))
     choices = torch.tensor([[True, True, False, False, False]])
-    area = set_scores(Categorical(logits), y, full_mask(1, 30), choices, ["roc_auc"])["roc_auc"]
+    area = set_scores(Categorical(logits).within(choices), y, full_mask(1, 30), ["roc_auc"])["roc_auc"]
     score = logits[0, :, 1] - logits[0, :, 0]
     assert float(area[0]) == pytest.approx(roc_auc_score(y[0].numpy(), score.numpy()))
 
 
 def test_the_roc_auc_is_undefined_if_all_targets_have_one_class() -> None:
     logits, y = torch.zeros(2, 4, 3), torch.tensor([[1, 1, 1, 1], [0, 1, 0, 1]])
-    areas = set_scores(Categorical(logits), y, full_mask(2, 4), None, ["roc_auc"])["roc_auc"]
+    areas = set_scores(Categorical(logits), y, full_mask(2, 4), ["roc_auc"])["roc_auc"]
     assert math.isnan(float(areas[0])) and float(areas[1]) == 0.5
 
 
 def test_the_calibration_error_matches_a_loop_over_bins() -> None:
     logits = torch.from_numpy(2 * GENERATOR.normal(size=(3, 200, 3)))
     y = torch.from_numpy(GENERATOR.integers(3, size=(3, 200)))
-    errors = set_scores(Categorical(logits), y, full_mask(3, 200), None, ["calibration_error"])["calibration_error"]
+    errors = set_scores(Categorical(logits), y, full_mask(3, 200), ["calibration_error"])["calibration_error"]
     for error, episode_logits, label in zip(errors, logits, y, strict=True):
         confidence, predicted = (t.numpy() for t in episode_logits.softmax(-1).max(-1))
         expected = 0.0
@@ -77,7 +77,7 @@ def test_the_calibration_error_of_a_calibrated_predictor_is_small() -> None:
         for name, scale in (("calibrated", 1), ("confident", 3))
     }
     errors = {
-        name: float(set_scores(answer, y, full_mask(1, 40_000), None, ["calibration_error"])["calibration_error"])
+        name: float(set_scores(answer, y, full_mask(1, 40_000), ["calibration_error"])["calibration_error"])
         for name, answer in answers.items()
     }
     assert errors["calibrated"] < 0.01 < 0.1 < errors["confident"]
@@ -87,10 +87,10 @@ def test_r_squared_matches_scikit_learn() -> None:
     y, mean = (torch.from_numpy(GENERATOR.normal(size=(4, 20, 1))) for _ in range(2))
     scored = full_mask(4, 20)
     scored[:, 15:] = False
-    values = set_scores(Point(mean), y, scored, None, ["r_squared"])["r_squared"]
+    values = set_scores(Point(mean), y, scored, ["r_squared"])["r_squared"]
     expected = [r2_score(a[:15, 0], b[:15, 0]) for a, b in zip(y.numpy(), mean.numpy(), strict=True)]
     np.testing.assert_allclose(values, expected, rtol=1e-12)
-    constant = set_scores(Point(mean), torch.ones_like(y), scored, None, ["r_squared"])["r_squared"]
+    constant = set_scores(Point(mean), torch.ones_like(y), scored, ["r_squared"])["r_squared"]
     assert constant.isnan().all()
 
 
@@ -105,7 +105,7 @@ def test_the_crps_is_the_integral_of_the_squared_difference_of_distribution_func
     for position in range(3):
         place = (slice(None), slice(position, position + 1))
         gaussian = Gaussian(mean[place], std[place])
-        value = set_scores(gaussian, y[place], full_mask(1, 1), None, ["crps"])["crps"]
+        value = set_scores(gaussian, y[place], full_mask(1, 1), ["crps"])["crps"]
         exact = stats.norm(float(mean[0, position]), float(std[0, position]))
         assert float(value) == pytest.approx(quadrature(exact.cdf, float(y[0, position])), rel=1e-6)
     logits, means, stds = torch.tensor([0.3, -0.4]), torch.tensor([-1.0, 2.0]), torch.tensor([0.5, 1.5])
@@ -117,19 +117,19 @@ def test_the_crps_is_the_integral_of_the_squared_difference_of_distribution_func
     def cumulative(t: float) -> float:
         return sum(w * stats.norm.cdf(t, m, s) for w, m, s in zip(weights, means.tolist(), stds.tolist(), strict=True))
 
-    value = set_scores(mixture, y[:, :1], full_mask(1, 1), None, ["crps"])["crps"]
+    value = set_scores(mixture, y[:, :1], full_mask(1, 1), ["crps"])["crps"]
     assert float(value) == pytest.approx(quadrature(cumulative, 0.3), rel=1e-5)
 
 
 def test_the_crps_of_a_point_prediction_is_its_absolute_error() -> None:
     y, mean = torch.tensor([[[1.0], [2.0]]]), torch.tensor([[[0.5], [4.0]]])
-    assert float(set_scores(Point(mean), y, full_mask(1, 2), None, ["crps"])["crps"]) == pytest.approx(1.25)
+    assert float(set_scores(Point(mean), y, full_mask(1, 2), ["crps"])["crps"]) == pytest.approx(1.25)
 
 
 def test_set_metrics_depend_on_the_kind_of_prediction_and_each_has_an_entry_in_the_registry() -> None:
     assert METRICS.keys() >= SET_METRICS.keys()
     labels = set_scores(
-        Categorical(torch.zeros(1, 3, 2)), torch.tensor([[0, 1, 1]]), full_mask(1, 3), None, ALL_METRICS
+        Categorical(torch.zeros(1, 3, 2)), torch.tensor([[0, 1, 1]]), full_mask(1, 3), ALL_METRICS
     )
-    numbers = set_scores(Point(torch.zeros(1, 3, 1)), torch.randn(1, 3, 1), full_mask(1, 3), None, ALL_METRICS)
+    numbers = set_scores(Point(torch.zeros(1, 3, 1)), torch.randn(1, 3, 1), full_mask(1, 3), ALL_METRICS)
     assert labels.keys() == {"roc_auc", "calibration_error"} and numbers.keys() == {"r_squared", "crps"}

@@ -127,6 +127,24 @@ def test_only_labels_with_choices_have_an_accuracy_within_choices():
     assert set(number.scores_within(torch.zeros(1, 1, 1), torch.ones(1, 3, dtype=torch.bool))) == {*Gaussian.metrics}
 
 
+class Uniform(Predictor):
+    """Predicts equal probabilities of all classes of the task."""
+
+    heads = ("categorical",)
+
+    def predict_targets(self, context, x_target, related=None):
+        return Categorical(torch.zeros(*x_target.shape[:2], 3))
+
+
+def test_labels_that_a_real_table_does_not_have_get_no_probability():
+    task = resolve_task("real-tables-classes", "smoke", {"tables": ["breast-cancer", "iris"], "episodes": 4})[0]
+    prompts = PromptSet(task, "smoke")
+    counts = prompts.episodes.choices.sum(1)
+    assert sorted(set(counts.tolist())) == [2, 3]
+    scores = scoring.target_scores(Uniform(), prompts).scores
+    np.testing.assert_allclose(scores["cross_entropy"][:, 0], counts.double().log(), rtol=1e-6)
+
+
 class Scaled(GPMixture):
     """A family whose normaliser is not 1. All shipped tasks with the question `targets` have the normaliser 1."""
 
