@@ -13,14 +13,14 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import mannwhitneyu
+from scipy.stats import PermutationMethod, mannwhitneyu, ttest_rel
 
 from docs.checksums import checksum
 from iclbench import tables
@@ -42,6 +42,11 @@ from iclbench.report.sections.over_training import scores_by_steps
 from iclbench.sweep.grids import GridCard, GridPart, load_grid
 
 ROOT = Path(__file__).parents[1]
+# Tests of pairs besides Welch's test. All permutations of eight seeds are 12,870, so the ranks are tested exactly.
+_OTHER_TESTS: dict[str, Callable[[np.ndarray, np.ndarray], Any]] = {
+    "ranks": partial(mannwhitneyu, method=PermutationMethod(n_resamples=20_000)),
+    "paired": ttest_rel,
+}
 _NUMBER = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?")
 
 
@@ -421,16 +426,30 @@ class Reference:
         """The prespecified pairs whose differences are significant after Holm's correction, with their tasks."""
         if preset not in self._significant_pairs:
             rows = named_pairs.compare_pairs(self._contests(preset), preset)
-            held = rows[rows["among_all"].eq("holds").fillna(False)]
-            self._significant_pairs[preset] = list(zip(held["a"], held["b"], held["row"], strict=True))
+            held = rows[rows["among_all"].eq("holds").fillna(False)] if len(rows) else rows
+            self._significant_pairs[preset] = [(row.a, row.b, row.row) for row in held.itertuples()]
         return self._significant_pairs[preset]
 
-    def significant_by_ranks(self, preset: str = "grid") -> list[tuple[str, str, str]]:
-        """As `significant_pairs`, with the exact Mann-Whitney test instead of Welch's test."""
-        named = [(pair.a, pair.b, task) for pair in grid("reference").pairs for task in pair.tasks]
-        samples = [(self.scores(a, task, preset), self.scores(b, task, preset)) for a, b, task in named]
-        p_values = holm([mannwhitneyu(*pair, method="exact").pvalue for pair in samples])
-        return [pair for pair, p in zip(named, p_values, strict=True) if p <= ERROR_RATE]
+    def significant_by(self, test: str, preset: str = "grid") -> list[tuple[str, str, str]]:
+        """As `significant_pairs`, with another test: `ranks` (exact Mann-Whitney test) or `paired` (t-test paired by
+        seed)."""
+        p_values: dict[tuple[str, str, str], float] = {}
+        for pair in (pair for pair in shipped_pairs() if pair.preset == preset):
+            for contest in (each for each in self._contests(preset) if each.task.task in pair.tasks):
+                scores = named_pairs.scores_by_seed(pair, contest)
+                if len(scores) == len(pair.seeds):
+                    result = _OTHER_TESTS[test](scores["a"].to_numpy(), scores["b"].to_numpy())
+                    p_values[pair.a, pair.b, contest.title] = float(result.pvalue)
+        corrected = holm(list(p_values.values()))
+        return [pair for pair, p in zip(p_values, corrected, strict=True) if p <= ERROR_RATE]
+
+    def further_pairs(self, test: str) -> list[tuple[str, str, str]] | None:
+        """The pairs that are significant by this test (see `significant_by`), but not by Welch's test; None if Welch's
+        test finds others."""
+        found = self.significant_by(test)
+        if not set(self.significant_pairs()) <= set(found):
+            return None
+        return [pair for pair in found if pair not in self.significant_pairs()]
 
     def agreement(self, order: Sequence[str], task: str, preset: str = "grid") -> float:
         """Kendall's tau between a published ranking (best first) and the ranking by the mean of the first two seeds."""
@@ -590,14 +609,23 @@ class Reference:
         rows = [self._accuracies(task, model, test, preset) for model in models]
         return [float(value) for each in rows for value in each.loc[each["axis"].isna(), "value"]]
 
-    def learners(self, task: str, least: float = 0.8) -> tuple[list[str], list[str]]:
-        """The models of the core that learn a task of vectors in context, and those that learn it in their weights: the
-        accuracy of every training run is at least `least`."""
-        in_context, in_weights = (
-            [model for model in self._core() if min(self.every_accuracy([model], test, task=task)) >= least]
-            for test in ("icl", "iwl")
-        )
-        return in_context, in_weights
+    def learners(self, task: str) -> dict[str, list[str]]:
+        """The models of the core by what decides their answers on a task of vectors, in every training run.
+
+        The flip decides for models whose accuracy on sequences as in training is at least 0.8: the `context` from an
+        accuracy of 0.8, the `weights` up to 0.2, and otherwise `both`. All other models are `neither`.
+        """
+        groups: dict[str, list[str]] = {"context": [], "weights": [], "both": [], "neither": []}
+        for model in self._core():
+            flips = self.every_accuracy([model], "flip", task=task)
+            if min(self.every_accuracy([model], "targets", task=task)) < 0.8:
+                group = "neither"
+            elif min(flips) >= 0.8:
+                group = "context"
+            else:
+                group = "weights" if max(flips) <= 0.2 else "both"
+            groups[group].append(model)
+        return groups
 
     def in_training(self, model: str, test: str, preset: str = "grid") -> list[float]:
         """The accuracy on a test of `bursty` after every evaluated step of training, averaged over seeds."""

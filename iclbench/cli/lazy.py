@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from copy import copy
 from importlib import import_module
@@ -74,7 +75,7 @@ def command_summary(words: str) -> str:
 
 def _paragraphs(function: Callable[..., None]) -> list[str]:
     """The paragraphs of a docstring without line breaks, so that they are wrapped to the width of the terminal."""
-    return [" ".join(paragraph.split()) for paragraph in (inspect.getdoc(function) or "").split("\n\n")]
+    return [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", inspect.getdoc(function) or "")]
 
 
 def _command_function(words: str) -> Callable[..., None]:

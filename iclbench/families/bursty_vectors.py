@@ -2,7 +2,7 @@
 
 The items of `bursty` are images, which need an encoder and hours of training. Here, items are vectors (Reddy 2024, The
 mechanistic basis of data dependence and abrupt learning in an in-context classification task, arXiv 2312.03002, section
-2): a small model learns the task in minutes, and the number of classes determines whether it learns to read the labels
+2): a small model learns the task in minutes, and the number of classes influences whether it learns to read the labels
 in context or memorises them in its weights. There are K classes with means mu_k ~ N(0, I / D) and L labels; class k has
 the label k mod L. An item of a class is (mu_k + eps z) / sqrt(1 + eps²) with z ~ N(0, I / D).
 
@@ -17,11 +17,12 @@ Classes are drawn with Zipf weights, p ~ 1/rank^alpha, with replacement. The tes
   label in the weights is wrong;
 - `iwl`: no item in context has the class of the query.
 
-Four details differ from the released code. It draws new classes from a set of 128 classes; here, new classes are drawn
-for every sequence. It represents labels as vectors; here, the backbone embeds the labels. In its test of in-weight
-learning, the class of the query may be in the context. It counts the most probable of all labels in every test; here,
-only the two labels of the context are allowed in `icl` and `flip`, so that a model that uses only its weights is right
-in half of the `icl` sequences instead of about 1/L.
+The released code differs in these details. It draws new classes from a set of 128 classes, so the two classes of a
+sequence may be equal or have the same label; here, new classes are drawn for every sequence, with different labels. It
+represents labels as vectors; here, the backbone embeds the labels. In its test of in-weight learning, the class of the
+query may be in the context. Its flip test increases every label by 1; here, two labels are exchanged. It counts the most
+probable of all labels in every test; here, only the two labels of the context are allowed in `icl` and `flip`, so that a
+model that uses only its weights is right in half of the `icl` sequences instead of about 1/L.
 """
 
 from __future__ import annotations

@@ -21,7 +21,9 @@ from docs.quantities import (
     tuning,
     verdict,
 )
+from iclbench.analysis.normalised import Contest
 from iclbench.analysis.pairs import Difference
+from iclbench.config.pairs import Pair
 from iclbench.report.sections import named_pairs
 
 pytestmark = pytest.mark.docs
@@ -169,18 +171,23 @@ def test_only_prespecified_pairs_are_compared_across_seeds(linear: Reference, mo
     )
 
 
-@pytest.mark.parametrize(("seeds", "significant"), [(8, [("mamba", "s4d", "linear")]), (5, [])])
-def test_separated_scores_of_eight_seeds_are_significant_by_ranks(
-    seeds: int, significant: list[tuple[str, str, str]], linear: Reference, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("test", "offset", "is_found"), [("ranks", 10, True), ("ranks", 0.5, False), ("paired", 0.5, True)]
+)
+def test_other_tests_of_pairs_use_the_seeds_of_the_pair(
+    test: str, offset: float, is_found: bool, linear: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With five seeds, the smallest p-value (2 / 252) is not significant among 16."""
-    shared = list(range(seeds))
-    separated = {("mamba", "linear"): 100, ("s4d", "linear"): 0}
-    monkeypatch.setattr(
-        linear, "scores", lambda model, task, preset: [n + separated.get((model, task), 50) for n in shared]
-    )
-    found = linear.significant_by_ranks()
-    assert [pair for pair in found if pair[:2] == ("mamba", "s4d")] == significant
+    """A constant difference between seeds that is smaller than their spread is only significant in a paired test."""
+
+    def scores_by_seed(pair: Pair, contest: Contest) -> pd.DataFrame:
+        a = np.random.default_rng(0).normal(size=len(pair.seeds))
+        is_shifted = (pair.a, contest.task.task) == ("mamba", "linear")
+        b = a + np.resize([0.01, -0.01], len(a)) + (offset if is_shifted else 0)
+        return pd.DataFrame({"a": a, "b": b}, pair.seeds)
+
+    assert linear.significant_by(test) == linear.significant_by(test, "small") == []
+    monkeypatch.setattr(named_pairs, "scores_by_seed", scores_by_seed)
+    assert linear.significant_by(test) == ([("mamba", "s4d", "linear")] if is_found else [])
 
 
 def test_context_sizes_with_the_smaller_error_are_those_of_the_mean_errors(linear: Reference) -> None:
