@@ -20,9 +20,9 @@ Classes are drawn with Zipf weights, p ~ 1/rank^alpha, with replacement. The tes
 The released code differs in these details. It draws new classes from a set of 128 classes, so the two classes of a
 sequence may be equal or have the same label; here, new classes are drawn for every sequence, with different labels. It
 represents labels as vectors; here, the backbone embeds the labels. In its test of in-weight learning, the class of the
-query may be in the context. Its flip test increases every label by 1; here, two labels are exchanged. It counts the most
-probable of all labels in every test; here, only the two labels of the context are allowed in `icl` and `flip`, so that a
-model that uses only its weights is right in half of the `icl` sequences instead of about 1/L.
+query may be in the context. Its flip test increases every label by 1; here, two labels are exchanged. It counts the
+most probable of all labels in every test; here, only the two labels of the context are allowed in `icl` and `flip`, so
+that a model that uses only its weights is right in half of the `icl` sequences instead of about 1/L.
 """
 
 from __future__ import annotations
