@@ -311,14 +311,14 @@ def test_a_rate_chosen_on_one_task_is_used_for_all_tasks_that_share_its_rates(tm
         name for each in read_table(shipped_path("grid")).tuned if each.on == "linear" for name in each.tasks
     }
     assert {"linear", "quadratic", "sparse-linear"} <= sharing_tasks
-    (quadratic,) = choose_rate("cnp", "quadratic", 0.5)
+    (quadratic,) = choose_rate("gla", "quadratic", 0.5)
     assert (quadratic.tasks, quadratic.on) == (["quadratic"], "")
-    choose_rate("cnp", "linear", 0.25)
+    choose_rate("gla", "linear", 0.25)
     table = read_rates(tmp_path, "grid")
-    rates = {name: Rates.of("grid", name, None, table).chosen_settings["cnp"]["lr"] for name in sharing_tasks}
-    assert rates == dict.fromkeys(sharing_tasks, 0.25) | {"quadratic": 0.5}, "cnp was also tuned on `quadratic` itself"
-    by_task = {each.on: each for each in choose_rate("cnp", "linear", 0.125)}
-    assert by_task["linear"].train["cnp"].lr == 0.125 and set(by_task["linear"].tasks) == sharing_tasks - {"quadratic"}
+    rates = {name: Rates.of("grid", name, None, table).chosen_settings["gla"]["lr"] for name in sharing_tasks}
+    assert rates == dict.fromkeys(sharing_tasks, 0.25) | {"quadratic": 0.5}, "gla was also tuned on `quadratic` itself"
+    by_task = {each.on: each for each in choose_rate("gla", "linear", 0.125)}
+    assert by_task["linear"].train["gla"].lr == 0.125 and set(by_task["linear"].tasks) == sharing_tasks - {"quadratic"}
     choose_rate("gpt2", "linear", 0.25)
     rates_of_task = Rates.of("grid", "sparse-linear", results_table=read_rates(tmp_path, "grid"))
     assert rates_of_task.chosen_settings["gpt2"]["lr"] != 0.25, "gpt2 was tuned on this task itself"
