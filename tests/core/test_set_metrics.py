@@ -128,8 +128,6 @@ def test_the_crps_of_a_point_prediction_is_its_absolute_error() -> None:
 
 def test_set_metrics_depend_on_the_kind_of_prediction_and_each_has_an_entry_in_the_registry() -> None:
     assert METRICS.keys() >= SET_METRICS.keys()
-    labels = set_scores(
-        Categorical(torch.zeros(1, 3, 2)), torch.tensor([[0, 1, 1]]), full_mask(1, 3), ALL_METRICS
-    )
+    labels = set_scores(Categorical(torch.zeros(1, 3, 2)), torch.tensor([[0, 1, 1]]), full_mask(1, 3), ALL_METRICS)
     numbers = set_scores(Point(torch.zeros(1, 3, 1)), torch.randn(1, 3, 1), full_mask(1, 3), ALL_METRICS)
     assert labels.keys() == {"roc_auc", "calibration_error"} and numbers.keys() == {"r_squared", "crps"}
