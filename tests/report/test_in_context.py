@@ -9,7 +9,7 @@ import pytest
 
 from iclbench import tables
 from iclbench.analysis import accuracies
-from iclbench.report.blocks import Block, Section, Table, Text
+from iclbench.report.blocks import Block, Figure, Section, Table, Text
 from iclbench.report.data import Results, load_results
 from iclbench.report.sections import report_sections
 from iclbench.report.sections.published import comparison
@@ -147,6 +147,15 @@ def test_the_plane_shows_final_accuracies_paths_and_peaks(blocks: dict[str, Bloc
         np.testing.assert_allclose(mark, [np.mean(final), min(final), max(final)])
     vega_lite.validate(plane.live)
     vega_lite.validate(plane.static | {"concat": [plane.static["concat"][0] | {"data": {"values": []}}]})
+
+
+def test_the_panels_of_the_plane_are_in_the_order_of_training_classes(bursty: Results) -> None:
+    """`bursty-vectors` has 256 classes at `grid`, so it is not the first task as in the order of names."""
+    names = {"bursty": "bursty-vectors", "bursty-alpha1": "bursty-vectors-64"}
+    results = replace(bursty, rows=bursty.rows.assign(task=bursty.rows["task"].replace(names), preset="grid"))
+    (section,) = report_sections(results, ["plane"])
+    plane = next(block for block in section.walk() if isinstance(block, Figure))
+    assert [panel.title for panel in plane.panels] == ["all settings", "64", "bursty-vectors"]
 
 
 def test_the_table_of_the_plane_has_both_accuracies_at_the_icl_peak(blocks: dict[str, Block]) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pandas as pd
 
 from iclbench.analysis import accuracies
+from iclbench.config.cards import load_task
+from iclbench.core.errors import UsageError
 from iclbench.core.formats import fixed, integer, shared_words, slug
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import Results, Slice
@@ -27,7 +30,7 @@ def section(results: Results) -> Section | None:
             groups.setdefault((str(task.rows["family"].iloc[0]), task.preset), []).append(task)
     blocks: list[Block] = []
     for (family, preset), tasks in groups.items():
-        blocks += _blocks(results, family, preset, sorted(tasks, key=lambda task: _with_padded_numbers(task.task)))
+        blocks += _blocks(results, family, preset, sorted(tasks, key=_order))
     return Section("plane", "ICL against IWL", tuple(blocks), rules=("In context and in weights",)) if blocks else None
 
 
@@ -117,6 +120,15 @@ def _table_rows(task: Slice) -> pd.DataFrame:
     peaks = _peaks(task)[["contestant", "step", "icl", "iwl"]].rename(columns={"icl": "peak", "iwl": "iwl_at_peak"})
     frame = _final_accuracies(task).merge(peaks, "left", "contestant").assign(task=task.task)
     return frame.sort_values(["icl", "contestant"], ascending=[False, True], ignore_index=True)
+
+
+def _order(task: Slice) -> tuple[int, str]:
+    """A key that sorts tasks by the number of training classes in the preset of their card, then by name."""
+    classes = 0
+    with suppress(UsageError):  # a user's card may be in another folder
+        preset = load_task(task.task)[1].presets.get(task.preset)  # type: ignore[call-overload]
+        classes = preset.parameters.get("classes", 0) if preset else 0
+    return classes, _with_padded_numbers(task.task)
 
 
 def _with_padded_numbers(name: str) -> str:
