@@ -88,7 +88,7 @@ def deviations(tasks: list[Slice]) -> pd.DataFrame:
     """
     shares: dict[str, dict[str, float]] = {}
     for task in tasks:
-        preset, backbones = _current_preset(task)
+        preset, backbones = current_preset(task)
         if preset is None or preset.budget is None:
             continue
         costs = task.costs[task.costs["phase"].eq("model") & task.costs["contestant"].isin(backbones)]
@@ -108,7 +108,7 @@ def learning_rates(tasks: list[Slice]) -> pd.DataFrame:
     """
     rates: dict[str, dict[str, float]] = {}
     for task in tasks:
-        preset, backbones = _current_preset(task)
+        preset, backbones = current_preset(task)
         if preset is None:
             continue
         tuned_rates = _rates(task)
@@ -124,7 +124,7 @@ def tuning_task_counts(tasks: list[Slice]) -> dict[str, list[str]]:
     """By task, the number of backbones whose learning rate was tuned on another task, such as "12 of 16 on linear"."""
     texts = {}
     for task in tasks:
-        _, backbones = _current_preset(task)
+        _, backbones = current_preset(task)
         tuning_task = _rates(task).tuning_tasks
         tuned_on = [tuning_task[name] for name in backbones if name in tuning_task]
         counts = Counter(name for name in tuned_on if name != task.task)
@@ -157,7 +157,7 @@ def _train_settings(results: Path | None, run: str) -> dict[str, Any] | None:
     return None
 
 
-def _current_preset(task: Slice) -> tuple[Preset | None, list[str]]:
+def current_preset(task: Slice) -> tuple[Preset | None, list[str]]:
     """The preset of the task's current card, and the backbones whose rows have the hash of this card."""
     try:
         card = load_task(task.task)[1]

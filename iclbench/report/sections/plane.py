@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pandas as pd
 
 from iclbench.analysis import accuracies
-from iclbench.config.cards import load_task
-from iclbench.core.errors import UsageError
 from iclbench.core.formats import fixed, integer, shared_words, slug
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import Results, Slice
 from iclbench.report.figures import plane
 from iclbench.report.figures.accuracy import GUESSING, PIXEL_BASELINE, reference_levels
+from iclbench.report.sections.equal_budget import current_preset
 from iclbench.report.style import ZERO
 
 _ALL = "all settings"
@@ -124,11 +122,8 @@ def _table_rows(task: Slice) -> pd.DataFrame:
 
 def _order(task: Slice) -> tuple[int, str]:
     """A key that sorts tasks by the number of training classes in the preset of their card, then by name."""
-    classes = 0
-    with suppress(UsageError):  # a user's card may be in another folder
-        preset = load_task(task.task)[1].presets.get(task.preset)  # type: ignore[call-overload]
-        classes = preset.parameters.get("classes", 0) if preset else 0
-    return classes, _with_padded_numbers(task.task)
+    preset, _ = current_preset(task)
+    return preset.parameters.get("classes", 0) if preset else 0, _with_padded_numbers(task.task)
 
 
 def _with_padded_numbers(name: str) -> str:
