@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from timing import least
 
 from iclbench.config.resolution import resolve_run
@@ -17,6 +16,7 @@ def sampling_share(task: str, backbone: str, preset: str) -> str:
     """Return the cells `HEAD` of a row: CPU milliseconds of sampling and of the other parts of a training step.
 
     Sampling is a mean over batches, because batches take different times. The model is measured on one batch.
+    The caller sets the number of threads.
     """
     run = resolve_run(task, backbone, preset)
     family = run.task.build()
@@ -33,7 +33,6 @@ def sampling_share(task: str, backbone: str, preset: str) -> str:
         loss, _ = model.loss(episodes, 0.5, generator(0, "loss", 0))
         descend(loss, model, optimiser, run.train.clip)
 
-    torch.set_num_threads(1)
     step()
     batches()
     sampling, training = least(batches, 5) / _BATCHES, least(step, 15)

@@ -25,13 +25,12 @@ from iclbench.families.request import Request
 from iclbench.families.tabular_prior.labels import REFERENCE_ROWS
 from iclbench.families.tabular_prior.networks import INIT_STD, LAYERS, MOST_CAUSES, NOISE, WIDTH
 from iclbench.families.tabular_prior.tabular_prior import TabularPrior, TabularPriorParameters
+from iclbench.sweep.grids import load_grid
 
 OUT = Path(__file__).with_suffix(".md")
 COLUMNS = 5
 SIZES = ((32, 50), (32, 150), (256, 50), (256, 150))
 KINDS = ("mix", "scm", "bnn", "trees", "gp")
-# The backbones of the grid `tables`.
-BACKBONES = ("cells", "gpt2", "mamba", "gated-deltanet", "tnp", "pt-tnp")
 ACTIVATIONS = (nn.Identity(), nn.Tanh(), nn.ReLU())
 
 
@@ -113,6 +112,7 @@ def _row(name: str, tables: int, table_rows: int, seconds: float) -> str:
 
 def main() -> int:
     torch.set_num_threads(1)
+    trained = load_grid("tables")[1].parts[0]
     table = [
         "| tables | rows | batch | sampler | tables per minute | loop | ratio |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -122,7 +122,7 @@ def main() -> int:
         "",
         f"| backbone | {' | '.join(HEAD)} |",
         "| --- | --- | --- | --- |",
-        *(f"| `{name}` | {sampling_share('tabular-scm', name, 'grid')} |" for name in BACKBONES),
+        *(f"| `{name}` | {sampling_share('tabular-scm', name, 'grid')} |" for name in trained.backbones),
     ]
     title = (
         f"# Sampler of synthetic tables\n\nCPU time of one batch of tables with {COLUMNS} columns, in one thread, "
