@@ -68,12 +68,13 @@ def short_score(score: Any) -> str:
 
 
 def value_with_half_width(row: Any, metric: str | None = None) -> str:
-    """Format a value with the half-width of its interval. Values from a single episode have no interval.
+    """Format a value with the half-width of its interval, if it has one.
 
     Args:
         row: a row with the columns value, low and high.
         metric: use the columns of `analysis.scores.metric_columns` for this metric.
     """
     value, low, high = ("value", "low", "high") if metric is None else (metric, f"{metric}_low", f"{metric}_high")
-    half = (row[high] - row[low]) / 2
-    return f"{row[value]:.3f}" + ("" if pd.isna(half) else f" ±{half:.3f}")
+    if pd.isna(row[low]) or pd.isna(row[high]):
+        return f"{row[value]:.3f}"
+    return f"{row[value]:.3f} ±{(row[high] - row[low]) / 2:.3f}"

@@ -30,7 +30,8 @@ def bootstrap_interval(
             cluster, they count as independent (default: all episodes are independent).
 
     Returns:
-        Lower and upper ends, `(positions,)` each; NaN for positions without a score.
+        Lower and upper ends, `(positions,)` each; NaN for positions that have no score in one of the resamples, which
+        happens if few episodes have one.
     """
     episodes = errors.shape[0]
     numbers = np.arange(episodes) if clusters is None else np.unique(clusters, return_inverse=True)[1]

@@ -164,3 +164,4 @@ def test_types_of_settings_are_described_in_words() -> None:
 def test_a_value_without_an_interval_is_printed_without_a_half_width() -> None:
     assert value_with_half_width(pd.Series({"value": 0.5, "low": 0.25, "high": 0.75})) == "0.500 ±0.250"
     assert value_with_half_width(pd.Series({"value": 0.5, "low": pd.NA, "high": pd.NA}, dtype="Float64")) == "0.500"
+    assert value_with_half_width(pd.Series({"value": 0.5, "low": None, "high": None}, dtype=object)) == "0.500"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -14,18 +13,11 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from iclbench.families.tabular.numerals import number
+from iclbench.families.tabular.numerals import DECIMAL_MARKS, marked_number, number
 
-# A column of text contains numbers or dates if at least this share of its different values can be read as such.
-_MIN_SHARE = 0.95
-# Signs around numbers: currencies, percent and spaces.
-_SIGNS = re.compile(r"[$€£¥₹%\s\u00a0\u202f]+|\b(?:USD|EUR|GBP|CHF|JPY)\b", re.IGNORECASE)
-_GROUPED = r"[+-]?(?:[1-9]\d{{0,2}}(?:[{separators}]\d{{3}})+|\d+)?(?:[{decimal}]\d*)?(?:[eE][+-]?\d{{1,3}})?"
-# For each decimal mark, the pattern of numbers with this mark and the separators of thousands that go with it.
-_NUMBER_PATTERNS = {
-    ".": re.compile(_GROUPED.format(separators=",'’", decimal=".")),
-    ",": re.compile(_GROUPED.format(separators=".'’", decimal=",")),
-}
+# A column of text contains numbers if at least this share of its cells or of its different values can be read as such,
+# and dates if at least this share of its different values can.
+MIN_SHARE = 0.95
 _CLOCK = ("", " %H:%M", " %H:%M:%S")
 _DAYS = (
     *("%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%m/%d/%y", "%d/%m/%y", "%d.%m.%y"),
@@ -70,7 +62,7 @@ class Number:
     def _number(self, cell: Any) -> float:
         if isinstance(cell, AnyNumber | Decimal | np.bool_) and not isinstance(cell, complex):
             return float(cell)  # type: ignore[arg-type]
-        return _text_number(str(cell), self.decimal)
+        return marked_number(str(cell), self.decimal)
 
     def step(self) -> str:
         if not self.is_text:
@@ -161,7 +153,7 @@ def kind_of(cells: pd.Series) -> Kind:
         return Date("ISO8601", _first_date(_dates(cells, "ISO8601")))
     if isinstance(dtype, pd.CategoricalDtype):
         return _category(cells)
-    present = _present(cells)
+    present, counts = _present(cells)
     if len(present) == 0:
         return Number()
     if all(isinstance(cell, bool | np.bool_) for cell in present):
@@ -170,7 +162,7 @@ def kind_of(cells: pd.Series) -> Kind:
         return Number()
     if all(isinstance(cell, date) for cell in present):  # also datetimes
         return Date("ISO8601", _first_date(_dates(cells, "ISO8601")))
-    return _number_kind(present) or _date_kind(present) or _category(cells)
+    return _number_kind(present, counts) or _date_kind(present) or _category(cells)
 
 
 def to_json(kind: Kind) -> dict[str, Any]:
@@ -208,7 +200,7 @@ def sorted_labels(cells: pd.Series) -> tuple[str, ...]:
     if isinstance(cells.dtype, pd.CategoricalDtype) and cells.cat.ordered:
         present = set(cells.dropna().unique())
         return tuple(label(value) for value in cells.cat.categories if value in present)
-    labels = {label(cell) for cell in _present(cells)}
+    labels = {label(cell) for cell in _present(cells)[0]}
     try:
         return tuple(sorted(sorted(labels), key=float))
     except ValueError:
@@ -224,48 +216,42 @@ def _category(cells: pd.Series) -> Category:
     return Category(sorted_labels(cells))
 
 
-def _present(cells: pd.Series) -> np.ndarray:
-    """Return the different values of a column that are not missing."""
+def _present(cells: pd.Series) -> tuple[np.ndarray, np.ndarray]:
+    """Return the different values of a column that are not missing, and the number of cells with each."""
     objects = cells.to_numpy(object)[~is_missing(cells)]
-    by_key = {(type(cell), cell if isinstance(cell, str | AnyNumber) else str(cell)): cell for cell in objects}
-    present = np.empty(len(by_key), dtype=object)
-    present[:] = list(by_key.values())
-    return present
+    values: dict[tuple[type, Hashable], Any] = {}
+    counts: dict[tuple[type, Hashable], int] = {}
+    for cell in objects:
+        key = (type(cell), cell if isinstance(cell, str | AnyNumber) else str(cell))
+        values[key] = cell
+        counts[key] = counts.get(key, 0) + 1
+    present = np.empty(len(values), dtype=object)
+    present[:] = list(values.values())
+    return present, np.array(list(counts.values()))
 
 
-def _number_kind(present: np.ndarray) -> Number | None:
+def _number_kind(present: np.ndarray, counts: np.ndarray) -> Number | None:
     """Return the kind of numbers in text, with the decimal mark that fits more of the values, or None if too few values
-    are numbers."""
-    shares = {
-        decimal: np.mean([not np.isnan(Number(decimal)._number(cell)) for cell in present])
-        for decimal in _NUMBER_PATTERNS
+    and too few cells are numbers."""
+    is_number = {
+        decimal: np.array([not np.isnan(Number(decimal)._number(cell)) for cell in present])
+        for decimal in DECIMAL_MARKS
     }
-    decimal = max(shares, key=shares.__getitem__)  # the point if both fit
+    decimal = max(is_number, key=lambda mark: int(is_number[mark].sum()))  # the point if both fit
+    share = max(is_number[decimal].mean(), counts[is_number[decimal]].sum() / counts.sum())
     is_text = any(number(str(cell)) is None for cell in present)
-    return Number(decimal, is_text) if shares[decimal] >= _MIN_SHARE else None
-
-
-def _text_number(text: str, decimal: str) -> float:
-    text = _SIGNS.sub("", text).replace("−", "-")
-    if text.lower() in ("inf", "+inf", "-inf", "infinity", "nan"):
-        return np.nan
-    if not text.isascii() and "’" not in text:
-        return np.nan
-    if not any(map(str.isdigit, text)) or _NUMBER_PATTERNS[decimal].fullmatch(text) is None:
-        return np.nan
-    groups = ",'’" if decimal == "." else ".'’"
-    return float(text.translate({ord(mark): None for mark in groups}).replace(decimal, "."))
+    return Number(decimal, is_text) if share >= MIN_SHARE else None
 
 
 def _date_kind(present: np.ndarray) -> Date | None:
     texts = pd.Series([str(cell).strip() for cell in present], dtype=object)
     sample = texts.iloc[:: max(1, len(texts) // _DATE_SAMPLE)]
-    if np.mean([any(map(str.isdigit, text)) and not text.isdigit() for text in sample]) < _MIN_SHARE:
+    if np.mean([any(map(str.isdigit, text)) and not text.isdigit() for text in sample]) < MIN_SHARE:
         return None
     for date_format in _DATE_FORMATS:
-        if _dates(sample, date_format).notna().mean() >= _MIN_SHARE:
+        if _dates(sample, date_format).notna().mean() >= MIN_SHARE:
             dates = _dates(texts, date_format)
-            if dates.notna().mean() >= _MIN_SHARE:
+            if dates.notna().mean() >= MIN_SHARE:
                 return Date(date_format, _first_date(dates))
     return None
 

@@ -66,8 +66,9 @@ def read_csv(path: Path, header: bool | None = None) -> list[Column]:
 
 def read_text_columns(
     path: Path, header: bool | None = None, names: Collection[str] = ()
-) -> tuple[list[str], list[list[str]]]:
-    """Read the names of the columns and their cells as text. A first line that contains all `names` is a header.
+) -> tuple[list[str], list[list[str]], str]:
+    """Read the names of the columns, their cells as text, and the separator of columns. A first line that contains all
+    `names` is a header.
 
     Other arguments and errors are as in `read_csv`, but columns may also be separated by semicolons or tabs. The
     separator is the first of semicolon, tab and comma that gives all lines the same number of fields, which must be
@@ -75,7 +76,7 @@ def read_text_columns(
     first line.
     """
     data = _data(path)
-    rows = _rows_of_any_separator(path, data)
+    separator, rows = _rows_of_any_separator(path, data)
     first_line = rows[0][1]
     if header is None and names and set(names) <= set(first_line):
         header = True
@@ -88,12 +89,12 @@ def read_text_columns(
         lines = [line for line, _ in rows]
         if _may_be_header(first_line, [_column(column, lines) for column in cells]):
             raise _ambiguous_header(path, first_line)
-    return (first_line if has_header else [f"column {i + 1}" for i in range(len(first_line))]), cells
+    return (first_line if has_header else [f"column {i + 1}" for i in range(len(first_line))]), cells, separator
 
 
-def _rows_of_any_separator(path: Path, data: bytes) -> list[tuple[int, list[str]]]:
-    """Return the number and the cells of every line. If no separator gives a table of several columns, use the
-    separator that is most frequent in the first line."""
+def _rows_of_any_separator(path: Path, data: bytes) -> tuple[str, list[tuple[int, list[str]]]]:
+    """Return the separator, and the number and the cells of every line. If no separator gives a table of several
+    columns, it is the one that is most frequent in the first line."""
     for separator in SEPARATORS:
         try:
             rows = _rows(path, data, separator)
@@ -102,9 +103,10 @@ def _rows_of_any_separator(path: Path, data: bytes) -> list[tuple[int, list[str]
         except DataError:
             continue
         if len(rows[0][1]) > 1:
-            return rows
+            return separator, rows
     first_line = data.lstrip().split(b"\n", 1)[0].decode(errors="replace")
-    return _rows(path, data, max(SEPARATORS[::-1], key=first_line.count))
+    separator = max(SEPARATORS[::-1], key=first_line.count)
+    return separator, _rows(path, data, separator)
 
 
 def _data(path: Path) -> bytes:

@@ -188,7 +188,8 @@ class TableEncoder:
             kind = _refitted(column.kind, cells)
             values = kind.values(cells)
             present = values[~np.isnan(values)]
-            n_missing = len(values) - len(present) if column.n_missing else 0
+            # The indicator is the only encoding of a constant column.
+            n_missing = len(values) - len(present) if column.n_missing and not column.is_constant else column.n_missing
             columns.append(replace(column, kind=kind, mean=_mean(present), n_missing=n_missing))
         encoder = TableEncoder(self._drop_index)
         encoder._columns, encoder._rows, encoder.remarks = tuple(columns), len(frame), self.remarks

@@ -19,10 +19,12 @@ import pandas as pd
 from iclbench.core import limits
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.file_errors import cannot_read
+from iclbench.core.formats import as_one_line
 from iclbench.families.tabular.arff_file import read_arff
+from iclbench.families.tabular.column_kinds import MIN_SHARE
 from iclbench.families.tabular.columns import list_names, table_stem
 from iclbench.families.tabular.csv_file import LABEL_WORDS, MISSING, TRUTH_VALUES, read_text_columns
-from iclbench.families.tabular.numerals import number
+from iclbench.families.tabular.numerals import DECIMAL_MARKS, marked_numeral, number
 from iclbench.families.tabular.parquet_file import index_names, not_parquet
 from iclbench.families.tabular.table_file import target_index
 
@@ -37,6 +39,10 @@ _MAX_INTEGER = 2**53
 # than 15 digits.
 _CODE = re.compile(r"(?:^|\n)[+-]?(?:0\d|\d{16,}(?:\n|$))")
 _TARGET_NAMES = ("target", "class")
+# Key in the attributes of a frame: the decimal mark of its file, by separator of columns.
+_MARKS = "decimal marks"
+# Number of different cells of a column that determine its decimal mark.
+_MARK_SAMPLE = 1000
 
 
 def read_frame(path: Path | str, header: bool | None = None, like: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -47,18 +53,21 @@ def read_frame(path: Path | str, header: bool | None = None, like: pd.DataFrame 
             or tabs.
         header: whether the first line of a CSV file names the columns (default: inferred from its cells).
         like: a table with the same columns. The first line of a CSV file is a header if it contains all names of this
-            table, and columns that are text in this table are read as text.
+            table, columns that are text in this table are read as text, and a file with the same separator of columns
+            (or a single column) has the same decimal mark, unless its cells have another one.
 
     Returns:
         A data frame with columns of numbers, truth values, dates (parquet) and text. The names of columns are text.
-        Dates in text files, and numbers with separators of thousands or leading zeros, are text.
+        Dates in text files, and numbers with separators of thousands or leading zeros, are text. Numbers in a file with
+        decimal commas have decimal points in the frame.
 
     Raises:
         DataError: the file cannot be read, has no rows, or two columns have the same name.
         UsageError: `header` is given for a file format that contains column names.
     """
     dtypes = {} if like is None else dict(like.dtypes)
-    return _read(Path(path), header, dtypes, [name for name, dtype in dtypes.items() if dtype.kind == "O"])[0]
+    text_names = [name for name, dtype in dtypes.items() if dtype.kind == "O"]
+    return _read(Path(path), header, dtypes, text_names, {} if like is None else like.attrs.get(_MARKS, {}))[0]
 
 
 def read_labelled_frame(
@@ -96,10 +105,15 @@ def read_labelled_frame(
 
 
 def _read(
-    path: Path, header: bool | None, names_in_header: Collection[str] = (), text_names: Collection[str] = ()
+    path: Path,
+    header: bool | None,
+    names_in_header: Collection[str] = (),
+    text_names: Collection[str] = (),
+    marks: Mapping[str, str | None] | None = None,
 ) -> tuple[pd.DataFrame, Mapping[str, list[str]]]:
     """Return the table, and the cells of every column of a CSV file as text. A first line that contains all
-    `names_in_header` is a header, and the columns `text_names` are read as text."""
+    `names_in_header` is a header, and the columns `text_names` are read as text.
+    `marks` is the decimal mark, by separator of columns, for files whose cells do not determine it."""
     if not any(table_stem(path, suffix) is not None for suffix in FRAME_SUFFIXES):
         raise DataError(
             f"{path}: expected a table that ends in {', '.join(FRAME_SUFFIXES)}; save it as .csv, with commas, "
@@ -123,12 +137,20 @@ def _read(
             for column, values, numeric in zip(columns, cells, is_numeric, strict=True)
         ]
         return _named_frame(path, names, columns), {}
-    names, cells = read_text_columns(path, header, names_in_header)
+    names, cells, separator = read_text_columns(path, header, names_in_header)
+    marks = marks or {}
+    default = marks.get(separator) if len(names) > 1 else next(iter(marks.values()), None)
+    mark = _decimal_mark(path, names, cells, separator, default)
+    if mark == ",":
+        log.info("%s: numbers have decimal commas", path)
+        cells = [_with_decimal_points(column) for column in cells]
     columns = [
         _text_only(column) if name in text_names else _text_column(column)
         for name, column in zip(names, cells, strict=True)
     ]
-    return _named_frame(path, names, columns), dict(zip(names, cells, strict=True))
+    frame = _named_frame(path, names, columns)
+    frame.attrs[_MARKS] = {separator: mark}
+    return frame, dict(zip(names, cells, strict=True))
 
 
 def stem(path: Path) -> str:
@@ -155,6 +177,59 @@ def _check_unique(path: Path, names: Sequence[str]) -> None:
         raise DataError(
             f"{path}: two columns have the same name: {list_names(duplicates)}; rename one", code="duplicate"
         )
+
+
+def _decimal_mark(
+    path: Path, names: Sequence[str], columns: Sequence[list[str]], separator: str, default: str | None
+) -> str | None:
+    """Return the decimal mark of a file, or None if its columns have different marks.
+
+    Many numbers fit both marks, such as 1.503 and 11,106. The mark is that of the columns of numbers that fit only one.
+    Without such columns, it is `default`, or else the point, except if columns are separated by semicolons: there, it
+    is the mark in a column in which every number has it, and the other one in a column in which some numbers have none,
+    since 578 next to 1.503 indicates thousands. If this choice affects numbers, a message says how one of them is read.
+    """
+    marks: set[str] = set()
+    undecided: list[tuple[str, str, bool]] = []
+    for name, cells in zip(names, columns, strict=True):
+        sample = [cell for cell in dict.fromkeys(cells) if cell.lower() not in MISSING][:_MARK_SAMPLE]
+        example = next((cell for cell in sample if "," in cell or "." in cell), None)
+        if example is None or _CODE.search("\n".join(sample)):
+            continue
+        fitting = [mark for mark in DECIMAL_MARKS if _share(sample, mark) >= MIN_SHARE]
+        if len(fitting) == 1:
+            marks.add(fitting[0])
+        elif fitting:
+            undecided.append((name, example, all("," in cell or "." in cell for cell in sample)))
+    if len(marks) == 1:
+        return marks.pop()
+    if marks:
+        return None
+    is_comma_likely = separator == ";" and any(("," in example) == every for _, example, every in undecided)
+    mark = default or ("," if is_comma_likely else ".")
+    # Numbers that all have a point are fractions.
+    unclear = [(name, example) for name, example, every in undecided if mark == "," or "," in example or not every]
+    if unclear and default is None:
+        name, example = unclear[0]
+        log.info(
+            "%s: '%s' in column '%s' is read as %s; write numbers with a decimal point and without separators of "
+            "thousands to exclude another reading",
+            *(path, as_one_line(example, 40), as_one_line(name, 80), marked_numeral(example, mark)),
+        )
+    return mark
+
+
+def _share(cells: list[str], mark: str) -> float:
+    """Return the share of cells that are numbers with this decimal mark."""
+    return sum(marked_numeral(cell, mark) is not None for cell in cells) / len(cells)
+
+
+def _with_decimal_points(cells: list[str]) -> list[str]:
+    """Return a column of a file with decimal commas, with decimal points if it is a column of numbers."""
+    present = [cell for cell in cells if cell.lower() not in MISSING]
+    if not present or _CODE.search("\n".join(present)) or _share(present, ",") < MIN_SHARE:
+        return cells
+    return [marked_numeral(cell, ",") or cell for cell in cells]
 
 
 def _text_column(cells: list[str], missing: set[str] = MISSING) -> pd.Series:

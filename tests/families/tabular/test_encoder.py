@@ -95,6 +95,11 @@ def test_occasional_words_in_a_numeric_column_are_encoded_as_missing_cells() -> 
     values, encoder = encode_column(cells)
     assert values[-1].tolist() == [pytest.approx(np.mean(np.arange(40) * 37)), 1]
     assert "unknown" in encoder.unread(Frame({"x": cells}))[0]
+    ratings = [str(i % 5 + 1) for i in range(39)] + ["unknown"]
+    values, encoder = encode_column(ratings, ["2.5"])
+    assert values.tolist() == [[2.5, 0]] and encoder.steps[0].startswith("x: number")
+    values, encoder = encode_column(ratings + ["unknown"] * 3)
+    assert encoder.steps[0].startswith("x: category")
 
 
 @pytest.mark.parametrize(
@@ -220,6 +225,8 @@ def test_refit_keeps_the_columns_and_uses_statistics_of_the_given_rows() -> None
     assert encoder.columns == ("x", "c", "d")
     np.testing.assert_array_equal(encoder.transform(rows), [[3, 0, 0], [5, 1, 1]])
     np.testing.assert_array_equal(encoder.transform(frame.iloc[:2]), [[1, 0, 0], [4, 1, 1]])
+    constant = TableEncoder().fit(Frame({"x": [1.0, np.nan, 1.0]}))
+    np.testing.assert_array_equal(constant.refit(Frame({"x": [1.0, 1.0]})).transform(Frame({"x": [np.nan]})), [[1]])
 
 
 @pytest.mark.parametrize(

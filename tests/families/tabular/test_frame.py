@@ -44,7 +44,47 @@ def test_text_missing_values_dates_and_booleans_are_read(tmp_path: Path, separat
 def test_commas_are_decimal_marks_if_semicolons_separate_the_columns(tmp_path: Path, header: str) -> None:
     frame = read_frame(write(tmp_path, header + "1,5;20,25\n2,5;30,75\n"))
     assert list(frame.columns) == (["wind, m/s", "power, kW"] if header else ["column 1", "column 2"])
-    assert frame.iloc[0].tolist() == ["1,5", "20,25"]
+    assert frame.iloc[0].tolist() == [1.5, 20.25]
+
+
+@pytest.mark.parametrize(
+    "text, expected, is_unclear",
+    [
+        # a column of decimal commas shows that points separate thousands
+        ("a;b\n100,30;1.503\n38,02;578\n7,5;12.000\n", [[100.3, 1503], [38.02, 578], [7.5, 12000]], False),
+        ("a;b\n100,30 €;1.503 €\n38,02 €;578 €\n", [[100.3, 1503], [38.02, 578]], False),
+        ("a;b\n-0,5;x\n1,25;y\n", [[-0.5, "x"], [1.25, "y"]], False),
+        # three digits behind every comma
+        ("a;b\n11,106;0\n3,093;1\n", [[11.106, 0], [3.093, 1]], True),
+        # numbers below 1000 without a mark
+        ("a;b\n1.503;7\n578;8\n", [[1503, 7], [578, 8]], True),
+        ("a;b\n1,503;7\n578;8\n", [["1,503", 7], ["578", 8]], True),
+        # decimal points
+        ("a;b\n7.4;1,503\n0.076;578\n", [[7.4, "1,503"], [0.076, "578"]], False),
+        ("a;b\n1.503;7\n2.578;8\n", [[1.503, 7], [2.578, 8]], False),
+        ('a,b\n"11,106",0\n"3,093",1\n', [["11,106", 0], ["3,093", 1]], True),
+        ("a,b\n1.503,7\n578,8\n", [[1.503, 7], [578, 8]], True),
+        # both marks: each column has its own
+        ("a;b\n1.5;100,30\n2.5;7,5\n", [[1.5, "100,30"], [2.5, "7,5"]], False),
+        # dates and codes do not show a mark
+        ("a;b\n1.5;01.02.2021\n2.25;03.04.2021\n", [[1.5, "01.02.2021"], [2.25, "03.04.2021"]], False),
+    ],
+)
+def test_all_columns_of_a_file_determine_its_decimal_mark(
+    tmp_path: Path, text: str, expected: list[list[object]], is_unclear: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "iclbench"):
+        assert read_frame(write(tmp_path, text)).to_numpy(object).tolist() == expected
+    assert ("is read as" in caplog.text) == is_unclear
+
+
+def test_new_rows_have_the_decimal_mark_of_the_training_table_if_their_own_is_unclear(tmp_path: Path) -> None:
+    commas = read_frame(write(tmp_path, "a;b\n100,30;1.503\n38,02;578\n"))
+    assert read_frame(write(tmp_path, "b\n1.250\n", "new.csv"), like=commas)["b"].tolist() == [1250]
+    assert read_frame(write(tmp_path, "a;b\n1;1.250\n", "new.csv"), like=commas)["b"].tolist() == [1250]
+    assert read_frame(write(tmp_path, "a;b\n1.5;1.250\n", "new.csv"), like=commas)["b"].tolist() == [1.25]
+    points = read_frame(write(tmp_path, "a,b\n1.5,2.5\n0.5,3.5\n"))
+    assert read_frame(write(tmp_path, "a;b\n1,503;0\n", "new.csv"), like=points)["a"].tolist() == [1.503]
 
 
 @pytest.mark.parametrize("separator", ["|", " "])
