@@ -50,6 +50,7 @@ from .api.architectures import TwoPathCNP as TwoPathCNP
 from .api.estimators import ContextSizeWarning as ContextSizeWarning
 from .api.estimators import InContextClassifier as InContextClassifier
 from .api.estimators import InContextRegressor as InContextRegressor
+from .api.estimators import UnreadCellsWarning as UnreadCellsWarning
 from .api.models import backbone as backbone
 from .api.next_element import next_element as next_element
 from .api.next_event import next_event as next_event

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,6 +28,11 @@ from iclbench.store.shipped import TABLE_RUNS, shipped_run
 class ContextSizeWarning(UserWarning):
     """The training set has more rows or columns than the model reads at once, so predictions are averaged over random
     selections of them."""
+
+
+class UnreadCellsWarning(UserWarning):
+    """Cells of a new table count as missing, because they do not have the kind of their column, or because the training
+    set does not contain their category."""
 
 
 class _InContext(BaseEstimator):
@@ -140,7 +146,10 @@ class _InContext(BaseEstimator):
             X = validate_data(self, X, reset=False, dtype=None, ensure_all_finite=False)
         if mismatch := column_mismatch(self.columns_, columns_of(X)):
             raise ValueError(f"X has {mismatch[1]} in place of {mismatch[0]}: pass the columns in the order of fit")
-        return self.encoder_.transform(_frame(X).set_axis(list(self.encoder_.input_names), axis=1))
+        frame = _frame(X).set_axis(list(self.encoder_.input_names), axis=1)
+        if unread := self.encoder_.unread(frame):
+            warnings.warn("; ".join(unread), UnreadCellsWarning, stacklevel=4)
+        return self.encoder_.transform(frame)
 
 
 def _frame(X: Any) -> pd.DataFrame:
@@ -180,6 +189,7 @@ class InContextRegressor(RegressorMixin, _InContext):
 
     Warns:
         ContextSizeWarning: X has more rows or columns than the model reads at once.
+        UnreadCellsWarning: cells of a new table cannot be read, or have a category that the training set lacks.
 
     >>> from tempfile import TemporaryDirectory
     >>> from iclbench.api.tasks import task
@@ -236,8 +246,10 @@ class InContextRegressor(RegressorMixin, _InContext):
         orders of the rows, so are the ends.
 
         Raises:
-            ValueError: the run predicts single values.
+            ValueError: the run predicts single values, or `level` is not between 0 and 1.
         """
+        if not (isinstance(level, Real) and 0 < level < 1):
+            raise ValueError(f"level={level!r}: expected a probability between 0 and 1, such as 0.9")
         queries = self._queries(X)
         answers = self.model_.numbers(queries, level)
         if answers.low is None or answers.high is None:
@@ -262,7 +274,8 @@ class InContextClassifier(ClassifierMixin, _InContext):
         results: results folder of a run that is given by name.
         n_contexts: number of random selections of rows over which probabilities are averaged, as in
             `InContextRegressor`.
-        n_permutations: number of orders of the rows to average over, as in `InContextRegressor`.
+        n_permutations: number of orders of the rows and of the classes to average over, as in `InContextRegressor`. The
+            model numbers the classes, and its answers depend on their order. The first order is the sorted one.
         random_state: seed or generator of the selections and orders.
         device: device of the model.
 
@@ -272,6 +285,7 @@ class InContextClassifier(ClassifierMixin, _InContext):
 
     Warns:
         ContextSizeWarning: X has more rows or columns than the model reads at once.
+        UnreadCellsWarning: cells of a new table cannot be read, or have a category that the training set lacks.
 
     >>> InContextClassifier("tabular-classes-gpt2-small-s0", n_contexts=8)
     InContextClassifier(n_contexts=8, run='tabular-classes-gpt2-small-s0')
@@ -307,7 +321,7 @@ class InContextClassifier(ClassifierMixin, _InContext):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Predict the probabilities of the classes of the training set, `(Q, classes)`."""
         queries = self._queries(X)
-        return self.model_.probabilities(queries, len(self.classes_))
+        return self.model_.probabilities(queries)
 
     @guarded
     def predict(self, X: Any) -> np.ndarray:

@@ -1,8 +1,9 @@
 """Predictions of a trained model for new rows of a table, averaged over several contexts.
 
-A model reads a limited number of rows and columns, and the answers of a causal model depend on the order of the rows.
-Predictions are therefore averaged over *members*: contexts with random selections of rows and columns, and with random
-orders of the rows.
+A model reads a limited number of rows and columns, its answers depend on the numbers of the classes, and those of a
+causal model also on the order of the rows. Predictions are therefore averaged over *members*: contexts with random
+selections of rows and columns, random orders of the rows, and random numbers of the classes. The first member has the
+rows in their order, if all are read, and the classes in sorted order.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ _MIN_SELECTIONS, _MAX_SELECTIONS = 4, 16
 
 @dataclass(frozen=True)
 class Member:
-    """Indices of the rows of a context, in order, and of the columns that the model reads."""
+    """Indices of the rows of a context, in order, and of the columns that the model reads, and the number of every
+    class as the model reads it (empty for numbers)."""
 
     rows: Int[np.ndarray, " N"]
     columns: Int[np.ndarray, " D"]
+    labels: Int[np.ndarray, " classes"]
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,8 @@ class TableModel:
         x: encoded columns of the context.
         y: outputs on the scale of the model's task, or class indices.
         n_contexts: number of random selections of rows, if there are more rows than the model reads at once.
-        n_permutations: number of orders of the rows (default: 4 for a causal model, and 1 for a set model, whose
-            answers do not depend on the order).
+        n_permutations: number of orders of the rows and classes (default: 4 for a causal model, and 1 for a set model,
+            whose answers do not depend on the order of the rows).
         random: random number generator for the members.
 
     Attributes:
@@ -87,7 +90,9 @@ class TableModel:
         self._x = self._inputs(x)
         if n_permutations is None:
             n_permutations = CAUSAL_PERMUTATIONS if trained.model.order == "causal" else 1
-        self.members = _members(self._x.shape, self.row_limit, self.column_limit, n_contexts, n_permutations, random)
+        self._classes = 0 if trained.model.shape.classes is None else int(y.max()) + 1
+        limits = (self.row_limit, self.column_limit)
+        self.members = _members(self._x.shape, limits, self._classes, n_contexts, n_permutations, random)
 
     @cached_property
     def row_limit(self) -> int:
@@ -130,9 +135,13 @@ class TableModel:
         if self.selects_rows:
             remarks.append(f"the model reads {self.row_limit} of the {rows} rows at once: {selection_text}")
         if self.selects_columns:
-            remarks.append(f"the model reads {self.column_limit} of the {columns} columns at once: {selection_text}")
+            remarks.append(
+                f"the model reads {self.column_limit} of the {columns} encoded columns at once: {selection_text}"
+            )
         if not remarks and count > 1:
-            remarks.append(f"predictions are averaged over {count} orders of the rows")
+            remarks.append(
+                f"predictions are averaged over {count} orders of the rows{' and classes' * (self._classes > 0)}"
+            )
         if min(rows, self.row_limit) > (trained_rows := self._trained.run.config.task.points):
             remarks.append(f"contexts are longer than in training ({trained_rows} rows)")
         return remarks
@@ -147,11 +156,11 @@ class TableModel:
         variance = (stds**2 + means**2).mean(0) - mean**2
         return Answers(mean, np.sqrt(np.maximum(variance, 0.0)), lows.mean(0), highs.mean(0))
 
-    def probabilities(self, x: Float[np.ndarray, "Q columns"], classes: int) -> Float[np.ndarray, "Q classes"]:
-        """Predict the probabilities of the first `classes` classes of the model, normalised to sum to 1."""
+    def probabilities(self, x: Float[np.ndarray, "Q columns"]) -> Float[np.ndarray, "Q classes"]:
+        """Predict the probabilities of the classes of the context, normalised to sum to 1."""
         inputs = self._inputs(x)
         by_member = [self._member_probabilities(member, inputs) for member in self.members]
-        probabilities = np.mean(by_member, 0)[:, :classes].astype(np.float64)
+        probabilities = np.mean(by_member, 0).astype(np.float64)
         normalised: np.ndarray = probabilities / probabilities.sum(1, keepdims=True)
         return normalised
 
@@ -160,7 +169,8 @@ class TableModel:
 
     def _prompt(self, member: Member, queries: Float[np.ndarray, "Q columns"]) -> Prompt:
         context, queries = (self._selected(x, member.columns) for x in (self._x[member.rows], queries))
-        return Prompt(self._trained.model, context, self._y[member.rows], queries)
+        y = self._y[member.rows]
+        return Prompt(self._trained.model, context, member.labels[y] if self._classes else y, queries)
 
     def _selected(self, x: Float[np.ndarray, "N columns"], columns: np.ndarray) -> Float[np.ndarray, "N Dx"]:
         """Return the columns of a member as inputs of the model, padded with zeros if the model reads more columns."""
@@ -186,19 +196,19 @@ class TableModel:
     def _member_probabilities(self, member: Member, queries: np.ndarray) -> np.ndarray:
         prediction = self._prompt(member, queries).predict()
         assert isinstance(prediction, Categorical)
-        return _finite(prediction.logits.softmax(-1)[0])
+        return _finite(prediction.logits.softmax(-1)[0])[:, member.labels]
 
 
 def _members(
     shape: tuple[int, ...],
-    row_limit: int,
-    column_limit: int,
+    limits: tuple[int, int],
+    classes: int,
     n_contexts: int,
     n_permutations: int,
     random: np.random.RandomState,
 ) -> list[Member]:
-    """Return the contexts. Rows and columns are selected at random if there are more than the model reads at once."""
-    rows, columns = shape
+    """Return the contexts. Rows and columns are selected at random if there are more than `limits`."""
+    (rows, columns), (row_limit, column_limit) = shape, limits
     selects_rows, selects_columns = rows > row_limit, columns > column_limit
     counts = [n_permutations]
     if selects_rows:
@@ -217,7 +227,8 @@ def _members(
                 read_columns = np.setdiff1d(np.arange(columns), unread)
                 unread = np.concatenate([unread, random.permutation(read_columns)])
             column_indices, unread = np.sort(unread[:column_limit]), unread[column_limit:]
-        members.append(Member(row_indices, column_indices))
+        labels = np.arange(classes) if index == 0 else random.permutation(classes)
+        members.append(Member(row_indices, column_indices, labels))
     return members
 
 

@@ -30,8 +30,8 @@ def command(
         list[str] | None,
         typer.Argument(
             autocompletion=completion.runs,
-            help="Runs to evaluate (default: all finished runs; with --csv and without finished runs, a run in the "
-            "package that predicts this kind of target).",
+            help="Runs to evaluate (default: all finished runs; with --csv, all that can read the table and, if there "
+            "are none, a run in the package that predicts this kind of target).",
         ),
     ] = None,
     extrapolate: Annotated[
@@ -174,8 +174,7 @@ def command(
         raise UsageError(
             "-o task.KEY changes a task, and cannot be used with --csv, which evaluates on your table", code="conflict"
         )
-    is_packaged = csv is not None and not run and not finished_runs(results)
-    runs = [] if is_packaged else selected_runs(results, run)
+    runs = [] if csv is not None and not run and not finished_runs(results) else selected_runs(results, run)
     for name in baseline or []:
         if is_target(name):
             trust_typed(name)
@@ -186,10 +185,12 @@ def command(
     from iclbench.cli import eval_runs, summary
 
     table = None if csv is None else eval_runs.read_user_table(csv, str(target), header)
-    if table is not None and is_packaged:
-        run = [table.packaged_run()]
-        runs = selected_runs(results, run)
-    failed_count = untrusted_count = 0
+    if table is not None and not run:
+        runs = [each for each in runs if eval_runs.can_read_table(each, table)]
+        if not runs:
+            run = [table.packaged_run()]
+            runs = selected_runs(results, run)
+    failed_count = untrusted_count = unfit_count = 0
     prompt_set_ids: list[str] = []
     changed_code: list[str] = []
     remarks: dict[str, None] = {}
@@ -218,12 +219,13 @@ def command(
                 raise
             untrusted_count += isinstance(error, UntrustedError)
             failed_count += 1  # continue with the other runs
+            unfit_count += error.code == "not-applicable"
             changed_code += [trained_run.name] * isinstance(error, CodeChangedError)
             say(f"skipped run '{trained_run.name}': {error}")
     summary.print_summary(results, prompt_set_ids, json, omitted_runs=changed_code)
     for line in remarks:
         out.print(line)
-    if retryable_count := failed_count - untrusted_count:
-        say(f"{retryable_count} failed; run the same command again to retry")
+    if retryable_count := failed_count - untrusted_count - unfit_count:
+        say(f"{retryable_count} failed; the same command computes only these again")
     if failed_count:
         raise typer.Exit(1)

@@ -161,16 +161,23 @@ def replacement_task(
     return (run.config.task.with_files(changes), None) if changes else None
 
 
-def table_task(run: Run, file: UserFile, points: int | None = None) -> tuple[TaskConfig, UserTable]:
-    """Return the user's table as a task for a run.
+def can_read_table(run: Run, file: UserFile) -> bool:
+    """Return whether a run can be evaluated on a table. If it cannot, print why."""
+    try:
+        _table_for(run, file)
+    except UsageError as error:
+        if error.code != "not-applicable":
+            return True  # the evaluation reports the error
+        say(f"skipped run '{run.name}': {error}")
+        return False
+    return True
 
-    Its prompts are splits of the table, encoded for the run's inputs and outputs. Its baselines depend on the kind of
-    target.
 
-    Args:
-        run: the run.
-        file: the table.
-        points: number of rows in a context (default: as in training, if the table has enough rows).
+def _table_for(run: Run, file: UserFile) -> tuple[LabelledTable, Family]:
+    """Return the table with the kind of target that the run predicts, and the family of the run.
+
+    Raises:
+        UsageError: the run does not read rows of features, or does not predict such a target.
     """
     trained_task = run.config.task
     if trained_task.head == "event":
@@ -195,7 +202,22 @@ def table_task(run: Run, file: UserFile, points: int | None = None) -> tuple[Tas
             f"{trained_family.classes}; merge rare classes, or use another run",
             code="not-applicable",
         )
-    model = run.load()
+    return table, trained_family
+
+
+def table_task(run: Run, file: UserFile, points: int | None = None) -> tuple[TaskConfig, UserTable]:
+    """Return the user's table as a task for a run.
+
+    Its prompts are splits of the table, encoded for the run's inputs and outputs. Its baselines depend on the kind of
+    target.
+
+    Args:
+        run: the run.
+        file: the table.
+        points: number of rows in a context (default: as in training, if the table has enough rows).
+    """
+    table, trained_family = _table_for(run, file)
+    trained_task, kind, model = run.config.task, table.kind, run.load()
     points = context_rows(table, trained_task.points, points, reads_any_rows(model), run.name)
     parameters = UserTable.Parameters(
         kind=kind,

@@ -14,7 +14,12 @@ import numpy as np
 import pandas as pd
 import typer
 
-from iclbench.api.estimators import ContextSizeWarning, InContextClassifier, InContextRegressor
+from iclbench.api.estimators import (
+    ContextSizeWarning,
+    InContextClassifier,
+    InContextRegressor,
+    UnreadCellsWarning,
+)
 from iclbench.api.predict import load
 from iclbench.cli.terminal import print_json, say
 from iclbench.core.context import Context
@@ -171,6 +176,7 @@ def predict(
     model = cls(trained, n_permutations=permutations, random_state=seed, device=context.device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ContextSizeWarning)
+        warnings.simplefilter("ignore", UnreadCellsWarning)
         warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
         try:
             model.fit(rows, target.known_values)

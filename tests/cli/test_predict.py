@@ -213,7 +213,7 @@ def test_columns_are_selected_if_there_are_too_many_and_orders_are_averaged(
     wide = TABLE_CHANGES["500 columns"]
     ask(numbers_run, wide(table()), wide(table(5, seed=1)), "power")
     err = capsys.readouterr().err
-    assert "4 of the 503 columns" in err
+    assert "4 of the 503 encoded columns" in err
     assert "kind: category" in err, "columns of numbers are listed last"
     assert "488 further columns: number (488)" in err and len(err.splitlines()) < 25 and "--json" in err
     few = table(15)

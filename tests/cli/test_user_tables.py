@@ -10,6 +10,7 @@ import pytest
 import tomli_w
 import torch
 
+import iclbench as icl
 from iclbench.cli import eval_runs
 from iclbench.cli.main import main
 from iclbench.config.resolution import resolve_run
@@ -205,6 +206,24 @@ def test_without_finished_runs_the_run_in_the_package_is_evaluated(
     assert main(words) == 0 and runs == ["cells-regression"]
     labelled = eval_runs.UserFile(tmp_path, pd.DataFrame({"a": [1, 2]}), pd.Series(["x", "y"], name="kind"))
     assert labelled.packaged_run() == "reference/cells-classification"
+
+
+def test_runs_that_cannot_read_the_table_are_skipped(
+    trained_run: Run, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shipped, "shipped_folder", lambda: tmp_path / "package")
+    classes_run = icl.train(
+        icl.task("tabular-classes", preset="smoke"), "gpt2", results=tmp_path / "other", steps=1, progress=False
+    )
+    shipped.ship(classes_run, "cells-classification")
+    pd.DataFrame(array(), columns=["a", "b", "y"]).assign(y=["u", "v"] * (len(array()) // 2)).to_csv(
+        tmp_path / "t.csv", index=False
+    )
+    runs: list[str] = []
+    monkeypatch.setattr(eval_runs, "evaluate_run", lambda _, run, *arguments: runs.append(run.name) or 0)
+    words = ["eval", "--csv", str(tmp_path / "t.csv"), "--target", "y", "--results", str(results)]
+    assert main(words) == 0 and runs == ["cells-classification"]
+    assert f"skipped run '{trained_run.name}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [["--task", "linear"], ["--shift", "noisy", "--extrapolate"]])

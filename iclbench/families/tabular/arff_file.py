@@ -15,6 +15,7 @@ from iclbench.core import limits
 from iclbench.core.errors import DataError
 from iclbench.core.file_errors import cannot_read
 from iclbench.core.formats import as_one_line
+from iclbench.families.tabular.numerals import number as to_number
 
 _ATTRIBUTE = re.compile(r"@attribute\s+('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\s{]+)\s*(.+)", re.IGNORECASE)
 _NUMERIC = ("numeric", "real", "integer")
@@ -52,10 +53,15 @@ def read_arff(path: Path) -> tuple[list[str], list[list[str]], list[bool]]:
         raise DataError(f"{path} has no line '@data'; expected an ARFF table", code="bad-syntax")
     if not names:
         raise DataError(f"{path} has no line '@attribute'; expected an ARFF table", code="bad-syntax")
-    rows = [_row(path, number, line, kinds) for number, line in lines]
+    is_numeric = [kind.lower().startswith(_NUMERIC) for kind in kinds]
+    rows = []
+    for number, line in lines:
+        rows.append(row := _row(path, number, line, kinds))
+        for name, cell, numeric in zip(names, row, is_numeric, strict=True):
+            if numeric and cell != _MISSING and to_number(cell) is None:
+                raise _bad_line(path, number, line, f"attribute '{as_one_line(name)}' is numeric, not '{cell}'")
     if not rows:
         raise DataError(f"{path} has no rows; add rows after '@data'")
-    is_numeric = [kind.lower().startswith(_NUMERIC) for kind in kinds]
     return names, [list(column) for column in zip(*rows, strict=True)], is_numeric
 
 

@@ -104,6 +104,7 @@ class RealTables(Family):
     ) -> None:
         super().__init__(parameters, data_dir)
         self._tables_in_memory = tables
+        self._reported_points: set[int] = set()
         if parameters.kind == "class":
             self.classes = parameters.classes
         self.target_metrics = (  # type: ignore[misc]
@@ -200,7 +201,8 @@ class RealTables(Family):
                 f"{MIN_TARGETS} targets; use fewer points or other tables",
                 code="not-applicable",
             )
-        if small:
+        if small and points not in self._reported_points:
+            self._reported_points.add(points)
             names = ", ".join(table.name for table in small)
             log.info("left out, because they have fewer than %d rows: %s", needed, names)
         return [index for index, table in enumerate(self.tables) if table.rows >= needed]
@@ -305,7 +307,8 @@ class RealTables(Family):
 
     def _remark(self, table: LabelledTable) -> str:
         columns = len(table.encoder.names)
-        inputs = f"all {columns} columns" if columns <= self.x_dim else f"{self.x_dim} of {columns} columns"
+        noun = "columns" if columns == len(table.encoder.columns) else "encoded columns"
+        inputs = f"all {columns} {noun}" if columns <= self.x_dim else f"{self.x_dim} of {columns} {noun}"
         kind = f"{table.classes} classes, " if self.classes else ""
         return f"{table.name}: {kind}{table.rows} rows, {inputs}"
 

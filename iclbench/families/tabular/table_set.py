@@ -146,12 +146,13 @@ def folder_tables(folder: Path, kind: TargetKind, names: Sequence[str] = (), sui
 
     Args:
         folder: the folder.
-        kind: kind of the targets. Tables with other targets are omitted unless `names` lists them.
+        kind: kind of the targets. Tables with other targets, and files that cannot be read, are omitted unless `names`
+            lists them.
         names: names of files, with or without suffix (default: all tables).
         suite: a key of `SUITES`, to select only the tables of this collection by their numbers.
 
     Raises:
-        DataError: the folder or a table cannot be read, or no table has targets of this kind.
+        DataError: the folder, a named table or all tables cannot be read, or no table has targets of this kind.
         UnknownNameError: no table has this name.
     """
     paths = _paths(folder)
@@ -171,7 +172,15 @@ def folder_tables(folder: Path, kind: TargetKind, names: Sequence[str] = (), sui
         if unknown is not None:
             raise UnknownNameError("table", unknown, map(_stem, paths), hint=f"(tables in {folder})")
         return [read_labelled_table(by_name[name], kind) for name in names]
-    tables = [read_labelled_table(path) for path in paths]
+    tables, errors = [], []
+    for path in paths:
+        try:
+            tables.append(read_labelled_table(path))
+        except DataError as error:
+            errors.append(error)
+            log.info("left out: %s", error)
+    if errors and not tables:
+        raise errors[0]
     selected = [table for table in tables if table.kind == kind]
     if left_out := [table.name for table in tables if table.kind != kind]:
         others = "numbers" if kind == "class" else "classes"

@@ -97,9 +97,9 @@ def test_occasional_words_in_a_numeric_column_are_encoded_as_missing_cells() -> 
     assert "unknown" in encoder.unread(Frame({"x": cells}))[0]
     ratings = [str(i % 5 + 1) for i in range(39)] + ["unknown"]
     values, encoder = encode_column(ratings, ["2.5"])
-    assert values.tolist() == [[2.5, 0]] and encoder.steps[0].startswith("x: number")
+    assert values.tolist() == [[2.5, 0]], "19 of 20 cells are numbers, though not as many of the different values"
     values, encoder = encode_column(ratings + ["unknown"] * 3)
-    assert encoder.steps[0].startswith("x: category")
+    assert "category" in encoder.steps[0]
 
 
 @pytest.mark.parametrize(

@@ -244,3 +244,10 @@ def test_files_larger_than_the_limit_are_refused(tmp_path: Path, suffix: str, mo
     monkeypatch.setenv(limits.VARIABLE, "200K")
     with pytest.raises(limits.TooLargeError):
         read_frame(path)
+
+
+def test_a_numeric_attribute_of_an_arff_file_has_no_text(tmp_path: Path) -> None:
+    text = "@relation t\n@attribute a numeric\n@attribute b {x,y}\n@data\n1,x\n?,y\nCELL,x\n"
+    assert read_frame(write(tmp_path, text.replace("CELL", "1e3"), "t.arff"))["a"].tolist()[::2] == [1, 1000]
+    with pytest.raises(DataError, match=r"line 7.*'a' is numeric, not 'high'"):
+        read_frame(write(tmp_path, text.replace("CELL", "high"), "t.arff"))

@@ -203,6 +203,10 @@ def test_tables_in_a_folder_are_selected_by_kind_of_target_and_name(folder: Path
     assert names(kind="class", suite="cc18") == ["3"] and names(kind="class", suite="tabarena") == ["363612"]
     assert names(tables=["31_prices", "diabetes"]) == ["31_prices", "diabetes"]
     assert names(kind="class", tables=["wine", "3.arff"]) == ["wine", "3"]
+    (folder / "tables" / "empty.csv").write_text("")
+    assert names(path="tables") == ["31_prices"]
+    with refused("bad-data", "empty.csv"):
+        names(tables=["empty"])
     with refused("missing-data", "nowhere", "task.path"):
         names(path="nowhere")
     with refused("unknown-name", "prices", "31_prices"):
