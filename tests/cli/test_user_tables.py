@@ -213,7 +213,7 @@ def test_runs_that_cannot_read_the_table_are_skipped(
 ) -> None:
     monkeypatch.setattr(shipped, "shipped_folder", lambda: tmp_path / "package")
     classes_run = icl.train(
-        icl.task("tabular-classes", preset="smoke"), "gpt2", results=tmp_path / "other", steps=1, progress=False
+        icl.task("tabular-prior-classes", preset="smoke"), "gpt2", results=tmp_path / "other", steps=1, progress=False
     )
     shipped.ship(classes_run, "cells-classification")
     pd.DataFrame(array(), columns=["a", "b", "y"]).assign(y=["u", "v"] * (len(array()) // 2)).to_csv(
