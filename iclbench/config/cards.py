@@ -494,9 +494,25 @@ def read_card(path: Path, model: type[_Model]) -> _Model:
 def _read_card(path: str, folder: str, model: type[BaseModel], *file_version: int) -> BaseModel:
     """Read the card in one version of a file.
 
-    Each version is read once per process, because grids use the same cards thousands of times.
+    Each version is read once per process, because grids use the same cards thousands of times. Other cards are named
+    by their path, which is relative to the current folder or to the folder of the card.
     """
-    return validate(model, read_toml(Path(path)), path)
+    parent = Path(path).parent
+
+    def path_of(text: str) -> str:
+        is_relative_to_card = text.endswith(".toml") and not Path(text).is_file() and (parent / text).is_file()
+        return str(parent / text) if is_relative_to_card else text
+
+    return validate(model, map_texts(read_toml(Path(path)), path_of), path)
+
+
+def map_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Apply a function to all strings in plain values, including the keys of tables."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {change(key): map_texts(item, change) for key, item in value.items()}
+    return [map_texts(item, change) for item in value] if isinstance(value, list) else value
 
 
 def _path(kind: CardKind, name: str) -> Path:

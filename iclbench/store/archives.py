@@ -26,7 +26,7 @@ from iclbench.core.files import DIGEST, digest_path, save_tensors, write_text
 from iclbench.core.settings import validate
 from iclbench.store import identity, runs
 from iclbench.store.runs import Run, check_name, recorded_digest, write_errors
-from iclbench.store.shipped import shipped_names, shipped_run
+from iclbench.store.shipped import FOLDER, shipped_names, shipped_run
 from iclbench.tables import short_name
 
 log = logging.getLogger("iclbench")
@@ -117,7 +117,10 @@ def entries(archive: Path) -> dict[str, PackedWeights]:
     try:
         with safe_open(archive, framework="numpy") as file:
             metadata = dict(file.metadata() or {})
+            keys = list(file.keys())
         metadata.pop(DIGEST, None)
+        if others := [key for key in keys if key.partition("/")[0] not in metadata]:
+            raise ValueError(f"tensor '{short_name(min(others))}' belongs to no run")
         return {
             name: PackedWeights(name, archive, str(entry["config"]), dict(entry["about"]), f"{name}/")
             for name, entry in ((name, json.loads(text)) for name, text in sorted(metadata.items()))
@@ -204,8 +207,13 @@ def results_folders(results: Path) -> list[Path]:
 
 
 def _archives(results: Path, folder: str) -> list[Path]:
-    """Return the archives of the given results folder, followed by those of the checkout."""
-    return [path for parent in results_folders(results) for path in sorted(parent.glob(f"{folder}/*{SUFFIX}"))]
+    """Return the archives of the given results folder, followed by those of the checkout. Those of the reference
+    results come first in each."""
+    return [
+        path
+        for parent in results_folders(results)
+        for path in sorted(parent.glob(f"{folder}/*{SUFFIX}"), key=lambda path: (path.parent.name != FOLDER, path))
+    ]
 
 
 def _exists(run: Run) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Hashable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,7 @@ from iclbench.core import kernels, machine
 from iclbench.core.context import Context
 from iclbench.store.outcome import Outcome
 from iclbench.store.runs import write_errors
+from iclbench.store.shipped import FOLDER as REFERENCE
 from iclbench.store.state import State, is_current, is_intact
 
 if TYPE_CHECKING:
@@ -45,10 +47,11 @@ class CellStore:
     @cached_property
     def rows(self) -> pd.DataFrame:
         """The rows of the table `cells`, one for each cell. If a cell has several rows, a finished row with intact
-        files is preferred to a failed row, and an unpacked row is preferred to a packed row."""
-        # Folders are read one by one, since several may have a row for the same cell. Unpacked rows come first.
+        files is preferred to a failed row, an unpacked row to a packed row, and the reference results to other packed
+        results."""
+        # Folders are read one by one, since several may have a row for the same cell.
         folders = [path for path in self.results.glob("*") if path.is_dir()]
-        folders.sort(key=lambda path: (path.name not in tables.COMMAND_FOLDERS, path))
+        folders.sort(key=lambda path: (path.name not in tables.COMMAND_FOLDERS, path.name != REFERENCE, path))
         frame = pd.concat([tables.read_all("cells", folder) for folder in folders] or [tables.frame("cells", [])])
         intact = [self._are_intact(cell, files) for cell, files in zip(frame["cell"], frame["files"], strict=True)]
         frame = frame.assign(is_intact=intact).astype({"is_intact": bool})
@@ -71,7 +74,7 @@ class CellStore:
     @cached_property
     def _files(self) -> dict[str, tuple[str, ...]]:
         intact = self.rows[self.rows["is_intact"]]
-        return {str(cell): _file_names(files) for cell, files in intact["files"].items()}
+        return {str(cell): file_names(files) for cell, files in intact["files"].items()}
 
     def state(self, cell: GridCell) -> State:
         """Return the state of a cell. It is `todo` if files or metrics are missing."""
@@ -133,9 +136,9 @@ class CellStore:
 
     def _are_intact(self, cell: str, files: Any) -> bool:
         try:
-            return all(self._is_readable(file) for file in _file_names(files))
+            return all(self._is_readable(file) for file in file_names(files))
         except ValueError:
-            log.warning("cell %s: the files in its row are not a JSON list, so it will be recomputed", cell)
+            log.warning("cell %s: its row does not name files of the folder, so it will be recomputed", cell)
             return False
 
     def _is_readable(self, file: str) -> bool:
@@ -151,7 +154,7 @@ class CellStore:
         if cell.hash not in self._incomplete_cells:
             return None
         try:
-            files = _file_names(self.rows.loc[cell.hash, "files"])
+            files = file_names(self.rows.loc[cell.hash, "files"])
         except ValueError:
             return None
         unreadable = (self.results / file for file in files if not self._is_readable(file))
@@ -210,16 +213,18 @@ def _metrics(results: Path, files: Sequence[str]) -> str | None:
     return " ".join(sorted({name for metric_list in metric_lists for name in metric_list.split()})) or None
 
 
-def _file_names(files: Any) -> tuple[str, ...]:
-    """Return the file names in the column `files` of a row.
+def file_names(files: Any) -> tuple[str, ...]:
+    """Return the file names in the column `files` of a row, relative to the results folder.
 
     Raises:
-        ValueError: the value is not a JSON list.
+        ValueError: the value is not a JSON list of names of files in the results folder.
     """
     names = [] if pd.isna(files) else json.loads(str(files))
-    if not isinstance(names, list):
-        raise ValueError(f"{files} is not a list")
-    return tuple(map(str, names))
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{files} is not a list of names")
+    if any(name.startswith("/") or not {"..", ""}.isdisjoint(re.split(r"[/\\]", name)) for name in names):
+        raise ValueError(f"{files} has names of files outside the results folder")
+    return tuple(names)
 
 
 def relative_paths(results: Path, files: Sequence[Path]) -> tuple[str, ...]:

@@ -36,16 +36,18 @@ from iclbench.config.resolution import RunConfig, differences, resolve_run, with
 from iclbench.core import limits
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, UsageError
+from iclbench.core.files import DIGEST
 from iclbench.core.formats import integer, nbytes, plural
+from iclbench.core.memory import memory_advice
 from iclbench.evaluation.evaluate import prompt_sets
 from iclbench.store import archives, identity
-from iclbench.store.cells import CellStore, computes_scores
+from iclbench.store.cells import CellStore, computes_scores, file_names
 from iclbench.store.rates import read_rates
 from iclbench.store.runs import Run, trained_and_current_codes
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.grids import GridRun, grid_runs
 from iclbench.sweep.pack import cell_kinds, pack
-from iclbench.sweep.pack_cards import unpack_cards, unused_cards
+from iclbench.sweep.pack_cards import CARD, no_grid_card, unpack_cards, unused_cards
 from iclbench.sweep.verify import (
     Workers,
     aligned_numbers,
@@ -66,9 +68,14 @@ _FILES = re.compile(
 )
 # A long word, or a long text in single quotes.
 _LONG_STRING = re.compile(r"""[^\s'"]{65,}|(?<=[\s(]')[^']{65,}(?=')""")
+# Names that a plug-in may define.
+_UNKNOWN_CLASS = re.compile(r"unknown (backbone|mixer|family|estimator|task|baseline)\b")
 _MAX_FILES = 1000
 # The process may take this multiple of the size limit for a file.
 _MEMORY_FACTOR = 16
+_MEMORY_REMEDY = (
+    f"if the size of the pack is plausible, raise --max-bytes (the check may use {_MEMORY_FACTOR} times as much memory)"
+)
 _PROVENANCE = ("version", "commit")
 _COMPARED: tuple[TableName, ...] = ("values", "errors", "examples", "costs")
 # Metrics of `costs` that are recomputed, since they do not depend on the machine, and metrics that follow from the
@@ -101,6 +108,7 @@ def check_pack(pack: Path, n: int, context: Context, max_seconds: float) -> Iter
         TemporaryDirectory(prefix="iclbench-check-") as name,
         limits.process_memory(_MEMORY_FACTOR),
         _refusals(folder := Path(name)),
+        memory_advice(_MEMORY_REMEDY),
     ):
         yield _copy(pack, folder / "packed" / pack.resolve().name)
         checked = _Pack(folder, pack.resolve().name, context)
@@ -124,6 +132,8 @@ def _refusals(folder: Path) -> Iterator[None]:
         for subfolder in ("packed", "cards", "results"):
             message = message.replace(f"{folder / subfolder}{os.sep}", "")
         message = _LONG_STRING.sub(lambda match: short(match[0]), message)
+        if _UNKNOWN_CLASS.search(message):
+            message += "; if the pack needs a plug-in, install it (see the README.md of the pack)"
         if error.exit_code == 1:
             error.args = (message,)
             raise
@@ -135,6 +145,8 @@ def _refusals(folder: Path) -> Iterator[None]:
 def _copy(pack: Path, copy: Path) -> str:
     """Copy the files of a pack, all of which must be small regular files of a known kind."""
     paths = sorted(pack.iterdir())
+    if not any(path.name.endswith(CARD) for path in paths):
+        raise no_grid_card(pack.name)
     if len(paths) > _MAX_FILES:
         raise IclbenchError(f"the pack has more than {_MAX_FILES} files", code="too-large")
     copy.mkdir(parents=True)
@@ -153,6 +165,15 @@ def _copy(pack: Path, copy: Path) -> str:
     return f"files: {plural(len(paths), 'file')}, {nbytes(size)}"
 
 
+@dataclass(frozen=True)
+class _ModelSize:
+    """The number of all parameters of a model, that of its encoder, and the shape of each tensor of its weights."""
+
+    parameters: int
+    encoder_parameters: int
+    shapes: dict[str, tuple[int, ...]]
+
+
 @dataclass
 class _Pack:
     """The copy of a pack, in a temporary folder.
@@ -165,7 +186,7 @@ class _Pack:
         grids: paths of the grid cards.
         frames: the tables, by file name.
         weights: the entries of the archives, by task and preset and by run.
-        sizes: numbers of parameters, as in `size`, by configuration without the seed.
+        models: the sizes of models, by configuration without the seed.
     """
 
     folder: Path
@@ -174,7 +195,7 @@ class _Pack:
     grids: list[str] = field(init=False)
     frames: dict[str, pd.DataFrame] = field(init=False)
     weights: dict[str, dict[str, archives.PackedWeights]] = field(init=False)
-    sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    models: dict[str, _ModelSize] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.path, self.results = self.folder / "packed" / self.name, self.folder / "results"
@@ -260,8 +281,8 @@ class _Pack:
                         code="settings-changed",
                     )
         if preset.budget is not None:
-            parameters, encoder_parameters = self.size(config)
-            size = parameters - encoder_parameters
+            model = self._model(config)
+            size = model.parameters - model.encoder_parameters
             if abs(deviation(size, preset.budget)) > BUDGET_TOLERANCE:
                 raise IclbenchError(
                     f"other budget: '{short(run.name)}' has {integer(size)} parameters, and preset '{config.preset}' "
@@ -269,14 +290,14 @@ class _Pack:
                     code="settings-changed",
                 )
 
-    def size(self, config: RunConfig) -> tuple[int, int]:
-        """Return the numbers of all parameters and of the parameters of the encoder, which do not depend on the
-        seed."""
+    def _model(self, config: RunConfig) -> _ModelSize:
+        """Return the size of a model, which does not depend on the seed."""
         key = config.model_dump_json(exclude={"seed"})
-        if key not in self.sizes:
+        if key not in self.models:
             model = config.build(config.task.build(self.context.data_dir))
-            self.sizes[key] = model.parameter_count, model.encoder_parameter_count
-        return self.sizes[key]
+            shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+            self.models[key] = _ModelSize(model.parameter_count, model.encoder_parameter_count, shapes)
+        return self.models[key]
 
     def check_cells(self) -> str:
         """Check that the pack has the results of all cells of the grids, of no other cell, and on the same prompts."""
@@ -307,13 +328,39 @@ class _Pack:
             }
             if not is_possible.get(status, False):
                 raise IclbenchError(f"{_label(cell)} has the status '{short(status)}'", code="not-finished")
-            if status == "done" and self.store.state(cell) != "done":
-                raise IclbenchError(
-                    f"{_label(cell)} names files that are not in '{self.name}', or lacks metrics", code="not-finished"
-                )
+            if status == "done":
+                self._check_files(cell, row["files"].iloc[0])
             if status == "done" and computes_scores(cell):
                 self._check_prompts(cell)
+        if len(others):
+            raise IclbenchError(
+                f"{plural(len(others), 'row')} of cells that the card does not contain, such as one of "
+                f"'{short(others['run'].iloc[0])}' ({short(others['kind'].iloc[0])})",
+                code="bad-data",
+            )
         return f"settings, codes and prompts: {plural(len(self.cells), 'cell')}"
+
+    def _check_files(self, cell: GridCell, files: str) -> None:
+        """Check that a finished cell names files of the pack, and all files that it needs."""
+        try:
+            names = set(file_names(files))
+        except ValueError as error:
+            raise IclbenchError(f"{_label(cell)}: {short(error, 'reason')}", code="not-finished") from None
+        folders = {name.rpartition("/")[0] for name in names}
+        if len(folders) == 1 and folders != {self.name}:
+            raise IclbenchError(
+                f"the files of {_label(cell)} are in the folder '{short(min(folders))}', and the pack is in "
+                f"'{short(self.name)}'; give the folder of the pack its original name",
+                code="missing-file",
+            )
+        needed: set[str] = set()
+        if cell.kind == "train":
+            suffixes = (".values.parquet", ".costs.parquet", archives.SUFFIX)
+            needed = {f"{self.name}/{cell.group}{suffix}" for suffix in suffixes}
+        if not needed <= names <= {f"{self.name}/{path.name}" for path in self.path.iterdir()}:
+            raise IclbenchError(f"{_label(cell)} does not name its files in '{self.name}'", code="not-finished")
+        if self.store.state(cell) != "done":
+            raise IclbenchError(f"{_label(cell)} lacks files or metrics", code="not-finished")
 
     def _check_names(self, cell: GridCell, row: pd.DataFrame) -> None:
         """Check the columns of a cell's row that follow from the card."""
@@ -382,10 +429,13 @@ class _Pack:
         for rows, known in ((values[~_is_recomputed(values)], trained), (costs, contestants)):
             for run, contestant in set(rows[["run", "contestant"]].itertuples(index=False, name=None)) - known:
                 raise IclbenchError(f"the card does not contain '{short(run)}' ({short(contestant)})", code="bad-data")
+        for cell in cells:
+            self._check_curve(cell, values)
         counts: dict[tuple[str, ...], float] = {}
         for cell in cells:
             assert cell.config is not None
-            numbers = (*self.size(cell.config), cell.config.train.total_steps)
+            model = self._model(cell.config)
+            numbers = (model.parameters, model.encoder_parameters, cell.config.train.total_steps)
             counts |= {
                 (cell.run, cell.contestant, phase, metric): float(number)
                 for (metric, phase), number in zip(_SETTINGS.items(), numbers, strict=True)
@@ -400,6 +450,27 @@ class _Pack:
                 raise IclbenchError(
                     f"edited value: costs gives '{short(key[0])}' ({short(key[1])}) {given} {key[-1]}, and it has "
                     f"{'none' if expected is None else f'{expected:g}'}",
+                    code="bad-data",
+                )
+
+    def _check_curve(self, cell: GridCell, values: pd.DataFrame) -> None:
+        """Check that the rows of a training run are its losses at all logged steps, and evaluations at the steps that
+        its settings name."""
+        train = self.weights[cell.group][cell.run].run_config.train
+        if train.branches:
+            return
+        rows = values[values["run"].eq(cell.run) & values["axis"].eq("train_step").fillna(False)]
+        is_loss = rows["evaluator"].eq("train") & rows["metric"].eq("loss")
+        keys = ["evaluator", "metric", "n_related", "n_context"]
+        curves = [(train.log_every, rows[is_loss])]
+        curves += [(train.evaluate_every, curve) for _, curve in rows[~is_loss].groupby(keys, dropna=False)]
+        for every, curve in curves:
+            due_steps = {*range(every, train.steps, every), train.steps} if every else set()
+            if sorted(curve["axis_value"]) != sorted(due_steps):
+                name = f"{short(curve['metric'].iloc[0])}" if len(curve) else "loss"
+                raise IclbenchError(
+                    f"edited training: the rows of {name} of '{short(cell.run)}' are not those of the steps at which "
+                    "its settings record it",
                     code="bad-data",
                 )
 
@@ -441,6 +512,7 @@ class _Pack:
                     code="missing-file",
                 )
             self._check_training(cell, packed)
+            self._check_tensors(cell, packed)
             archives.unpack(packed, Run(self.results / "runs" / cell.run), self.results)
         for group in sorted({cell.group for cell in self.cells}):
             cells = [cell for cell in self.trained_cells if cell.group == group]
@@ -450,6 +522,24 @@ class _Pack:
                 )
             self._check_trainings(group, cells)
         return f"weights: {plural(len(self.trained_cells), 'run')}"
+
+    def _check_tensors(self, cell: GridCell, packed: archives.PackedWeights) -> None:
+        """Check that packed weights have the tensors of the model and no other metadata than the package writes."""
+        assert cell.config is not None
+        expected = self._model(cell.config).shapes
+        stored = {name: tuple(tensor.shape) for name, tensor in packed.tensors().items()}
+        for name in sorted(expected.keys() | stored.keys()):
+            if stored.get(name) != expected.get(name):
+                described = [str(shapes[name]) if name in shapes else "missing" for shapes in (stored, expected)]
+                raise IclbenchError(
+                    f"the weights of '{short(cell.run)}' do not fit its model: the shape of '{short(name)}' is "
+                    f"{described[0]} in the pack and {described[1]} in the model",
+                    code="bad-data",
+                )
+        if unknown := packed.metadata.keys() - {"config", DIGEST}:
+            raise IclbenchError(
+                f"the weights of '{short(cell.run)}' have unknown metadata '{short(min(unknown))}'", code="bad-data"
+            )
 
     def evaluate(self, workers: Workers) -> str:
         """Recompute all cells from the packed weights, pack the results, and compare the tables."""

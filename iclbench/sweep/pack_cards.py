@@ -6,11 +6,11 @@ iclbench are not copied. The pack has no subfolders, so cards name each other by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from iclbench.config.cards import card_name, card_names, read_toml
+from iclbench.config.cards import card_name, card_names, map_texts, read_toml
 from iclbench.core.errors import IclbenchError, UsageError
 from iclbench.core.files import write_text
 from iclbench.store.rates import results_path
@@ -59,7 +59,7 @@ def write_cards(
             continue
         sources[name] = path
         content = read_toml(path)
-        renamed = _map_texts(content, file_name)
+        renamed = map_texts(content, file_name)
         texts[name] = path.read_text(encoding="utf-8") if renamed == content else toml_text(renamed)
     for preset in sorted({cell.preset for cell in cells}):
         name, path = preset + RATES, results_path(results, preset)
@@ -92,7 +92,7 @@ def unused_cards(pack: Path, replaced_groups: Iterable[str] = ()) -> set[str]:
         name = queue.pop()
         if name in contents and name not in used:
             used.add(name)
-            _map_texts(contents[name], add)
+            map_texts(contents[name], add)
     return contents.keys() - used
 
 
@@ -137,21 +137,16 @@ def unpack_cards(pack: Path, cards: Path, results: Path) -> list[str]:
             grids.append(str(cards / name))
         elif card_name(Path(name)) in shipped_names:
             raise IclbenchError(f"{name}: iclbench has a card of this name; rename the card", code="exists")
-        write_text(cards / name, toml_text(_map_texts(content, path_of)))
+        write_text(cards / name, toml_text(map_texts(content, path_of)))
     if not grids:
-        raise IclbenchError(
-            f"'{short_name(pack.name)}' has no grid card, so its cells are not known: a grid of iclbench is "
-            "packed without its card; check it with iclbench sweep NAME --verify N, or pack a copy of its card, given "
-            "by path",
-            code="missing-file",
-        )
+        raise no_grid_card(pack.name)
     return grids
 
 
-def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Apply a function to all strings in plain values, including the keys of tables."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, dict):
-        return {change(key): _map_texts(item, change) for key, item in value.items()}
-    return [_map_texts(item, change) for item in value] if isinstance(value, list) else value
+def no_grid_card(pack: str) -> IclbenchError:
+    """Return the error for packed results without the card of their grid."""
+    return IclbenchError(
+        f"'{short_name(pack)}' has no grid card, so its cells are not known: a grid of iclbench is packed without its "
+        "card; check it with iclbench sweep NAME --verify N, or pack a copy of its card, given by path",
+        code="missing-file",
+    )

@@ -386,7 +386,8 @@ def environment_differences(
     stored_values |= {"iclbench": recorded["version"]}
     if not pd.isna(recorded["libraries"]):
         try:
-            stored_values |= json.loads(recorded["libraries"])
+            libraries = dict(json.loads(recorded["libraries"]))
+            stored_values |= {str(name): str(version) for name, version in libraries.items()}
         except (ValueError, TypeError):
             text = tables.short_name(recorded["libraries"])
             raise DataError(f"cell '{cell.run}': libraries '{text}' are not an object", code="bad-data") from None

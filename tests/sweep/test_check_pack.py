@@ -14,6 +14,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import tomli_w
+import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -23,7 +24,7 @@ from iclbench.cli.sweep_results import print_packed
 from iclbench.config.cards import read_toml
 from iclbench.core import limits
 from iclbench.core.context import Context
-from iclbench.core.files import digest_path
+from iclbench.core.files import DIGEST, digest_path, save_tensors
 from iclbench.core.trust import UntrustedError
 from iclbench.registry import BACKBONES
 from iclbench.store import archives
@@ -155,6 +156,15 @@ def test_a_pack_contains_the_cards_that_its_grid_names_by_path(packed: Path) -> 
     assert read_toml(packed / "tiny.toml")["baselines"] == ["zero", "nearest.toml"]
 
 
+def test_the_card_of_a_pack_can_be_swept_from_any_folder(
+    packed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its card names other cards of the pack by file name."""
+    monkeypatch.chdir(tmp_path)
+    cells = grid_cells([f"{packed.name}/study.toml"])
+    assert {CellStore(packed.parent).state(cell) for cell in cells} == {"done"}
+
+
 def test_replacing_a_pack_removes_the_cards_of_grids_without_cells(packed: Path, grid_path: Path) -> None:
     """The old grid has only cells of the replaced task. The other grid and two presets still have cells in the pack."""
     grid = read_toml(packed / "study.toml")
@@ -282,6 +292,12 @@ def added(rows: pd.DataFrame, selected: pd.Series, **changes: object) -> pd.Data
         ("costs", lambda rows: added(rows, rows["metric"].eq("seconds"), metric="magic")),
         ("values", lambda rows: added(rows, rows["metric"].eq("auc"), axis="branch", axis_value=2)),
         ("cells", lambda rows: added(rows, rows["run"].eq("zero"), cell="0" * 16, run="super-s0", status="skipped")),
+        ("cells", lambda rows: added(rows, rows["run"].eq("zero"), cell="0" * 16)),
+        ("values", lambda rows: rows[rows["evaluator"].ne("train") | rows["run"].ne(RUNS[1])]),
+        ("values", lambda rows: rows[rows["evaluator"].ne("train") | rows["axis_value"].ne(2)]),
+        ("values", lambda rows: added(rows, rows["evaluator"].eq("train"), axis_value=3)),
+        ("values", lambda rows: added(rows, rows["evaluator"].eq("train"), metric="accuracy", value=1.0)),
+        ("values", lambda rows: added(rows, rows["evaluator"].eq("train"), evaluator="next", metric="squared_error")),
     ],
 )
 def test_rows_that_belong_to_no_cell_and_missing_rows_are_refused(
@@ -290,6 +306,67 @@ def test_rows_that_belong_to_no_cell_and_missing_rows_are_refused(
     edit(packed, table, change)
     with refused("bad-data", exit_code=1):
         check(packed)
+
+
+@pytest.mark.parametrize("files", ["[]", '["/etc/passwd"]', '["../x.parquet"]', '["study/x.parquet"]', "7"])
+def test_the_files_of_a_cell_are_files_of_the_pack(packed: Path, files: str) -> None:
+    edit(packed, "cells", lambda rows: rows.assign(files=rows["files"].where(rows["kind"].ne("train"), files)))
+    with refused("not-finished", RUNS[0], exit_code=1):
+        check(packed, 0)
+
+
+def test_a_pack_in_a_folder_with_another_name_is_refused_with_its_name(packed: Path) -> None:
+    with refused("missing-file", "'study'", "'other'", exit_code=1):
+        check(packed.rename(packed.with_name("other")), 0)
+
+
+def test_packed_results_without_cards_are_refused_with_the_command_that_checks_them(packed: Path) -> None:
+    for path in packed.glob("*.toml"):
+        path.unlink()
+    (packed / f"{GROUP}.trials.parquet").write_bytes(b"")
+    with refused("missing-file", "--verify N", exit_code=1):
+        check(packed, 0)
+
+
+def edit_weights(packed: Path, change: Callable[[dict[str, torch.Tensor], dict[str, str]], object]) -> None:
+    """Change the tensors and the metadata of the archive. The digest is valid."""
+    archive = archives.archive_path(packed, "tiny", "smoke")
+    with safe_open(archive, framework="pt") as file:
+        metadata = dict(file.metadata())
+    tensors = load_file(archive)
+    change(tensors, metadata)
+    metadata.pop(DIGEST)
+    save_tensors(archive, tensors, metadata, digest=True)
+
+
+def test_tensors_and_metadata_of_no_run_are_refused(packed: Path, tmp_path: Path) -> None:
+    def first(tensors: dict[str, torch.Tensor]) -> str:
+        return min(name for name in tensors if name.startswith(RUNS[0]))
+
+    changes: list[tuple[Callable[[dict[str, torch.Tensor], dict[str, str]], object], str, str]] = [
+        (lambda tensors, _: tensors.update({"other/x": torch.zeros(2)}), "unreadable-file", "belongs to no run"),
+        (lambda tensors, _: tensors.update({f"{RUNS[0]}/x": torch.zeros(2)}), "bad-data", "do not fit"),
+        (lambda tensors, _: tensors.pop(first(tensors)), "bad-data", "do not fit"),
+        (lambda tensors, _: tensors.update({first(tensors): torch.zeros(2)}), "bad-data", "do not fit"),
+        (
+            lambda _, metadata: metadata.update(
+                {name: json.dumps(entry | {"about": entry["about"] | {"note": LONG}}) for name, text in metadata.items()
+                 if name in RUNS for entry in [json.loads(text)]}
+            ),
+            "bad-data", "unknown metadata 'note'",
+        ),
+    ]  # fmt: skip
+    for number, (change, code, text) in enumerate(changes):
+        copy = Path(shutil.copytree(packed, tmp_path / str(number) / "study"))
+        edit_weights(copy, change)
+        with refused(code, text, exit_code=1):
+            check(copy, 0)
+
+
+def test_an_unknown_backbone_is_refused_with_advice_on_plug_ins(packed: Path) -> None:
+    edit_card(packed, backbones=["gpt2", "learned-kernel"])
+    with refused("bad-value", "learned-kernel", "plug-in", exit_code=1):
+        check(packed, 0)
 
 
 def test_a_finished_run_that_is_declared_as_diverged_is_found_by_retraining(packed: Path) -> None:
@@ -313,6 +390,8 @@ def test_libraries_must_be_an_object(packed: Path) -> None:
     edit(packed, "cells", lambda rows: rows.assign(libraries="[1]"))
     with refused("bad-data", "libraries", exit_code=1):
         check(packed, 2)
+    edit(packed, "cells", lambda rows: rows.assign(libraries='{"torch": [1, 2]}'))
+    assert check(packed, 0)
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,7 @@ def machine_table(cells: pd.DataFrame) -> Table:
         cells=("cell", "size"), seconds=("seconds", "sum")
     )
     frame = frame.sort_values("cells", ascending=False, kind="stable", ignore_index=True)
+    frame["libraries"] = frame["libraries"].map(_libraries, na_action="ignore")
     return Table(
         "machines",
         "Hardware and software",
@@ -113,7 +114,7 @@ def machine_table(cells: pd.DataFrame) -> Table:
             Column("threads", "threads", integer, numeric=True),
             Column("cells", "cells", integer, numeric=True),
             Column("seconds", "time", seconds, numeric=True),
-            Column("libraries", "libraries", _libraries),
+            Column("libraries", "libraries"),
             Column("version", "iclbench"),
         ),
     )
