@@ -334,8 +334,8 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
 
     @property
     def state_size(self) -> int | None:
-        """Size of an episode's state in float32 values (4 bytes), as in tables of costs; None if it depends on the
-        context, like a cache of keys and values."""
+        """Size of an episode's state in float32 values (4 bytes); None if it depends on the context, like a cache of
+        keys and values. For streams, tables of costs also count the last token, which is stored with the state."""
         return None
 
     @property

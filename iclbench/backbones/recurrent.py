@@ -33,7 +33,7 @@ class RecurrentSettings(BackboneSettings):
     state_budget: PositiveInt | None = None
     """Number of float32 values in the state of an episode. If it is set, the search for the parameters of the preset
     also chooses heads and state (heads and width, for a model without the setting state), so that this number is met
-    within 10 %."""
+    within 10 %. The stored last token of a stream, as many numbers as the width, is not part of this number."""
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ width gets the number of rows per head (the setting `state`) with which the stat
 without this setting gets the width with the nearest state, and the parameter budget is met by its hidden width only.
 
 A large state needs many parameters for keys and queries, which leaves few for the width; fewer heads need fewer
-parameters. The search therefore starts with the default number of heads and tries others until the model has at least
-`_GOOD_WIDTH` of its width without a state budget. If no model is so wide, the search returns the widest one.
+parameters. The search is not exhaustive: it tries one width for each number of heads. It starts with the default
+number of heads and tries others until the model has at least `_GOOD_WIDTH` of its width without a state budget. If no
+model is so wide, the search returns the widest one.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ def state_budget_settings(
         The fixed settings and the settings that the search determined.
 
     Raises:
-        UsageError: the state grows with the sequence; or no state is within `STATE_TOLERANCE`, and the message contains
-            the nearest one; or no size is near the budget of parameters.
+        UsageError: the state grows with the sequence; or the search finds no state within `STATE_TOLERANCE`, and the
+            message contains the nearest one; or no size is near the budget of parameters.
     """
     state_budget = fixed["state_budget"]
     other_settings = {key: value for key, value in fixed.items() if key != "state_budget"}
@@ -80,9 +81,9 @@ def state_budget_settings(
     sizes = ", ".join(f"{key} {model.settings[key]}" for key in _SIZES if model.settings.get(key))
     parameters = "" if budget is None else f" with {integer(budget)} parameters"
     raise UsageError(
-        f"'{name}' cannot have a state of {integer(state_budget)} numbers{parameters}: the nearest state has "
+        f"no sizes of '{name}' found for a state of {integer(state_budget)} numbers{parameters}: the nearest state has "
         f"{integer(model.state_size)} ({deviation(model.state_size, state_budget):+.0%}; {sizes}); pass "
-        f"-o backbone.state_budget={model.state_size}",
+        f"-o backbone.state_budget={model.state_size}, or other sizes",
         code="not-applicable",
     )
 

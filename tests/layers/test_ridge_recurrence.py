@@ -128,7 +128,7 @@ def test_gradients_equal_the_gradients_of_the_recurrence(
         torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10, msg=lambda text, name=name: f"{name}: {text}")
 
 
-@pytest.mark.parametrize(("kind", "tolerance"), [("equal", 1e-3), ("similar", 1e-3), ("random", 2e-6)])
+@pytest.mark.parametrize(("kind", "tolerance"), [("equal", 3e-3), ("similar", 3e-3), ("random", 2e-6)])
 def test_the_relative_error_in_single_precision_is_as_documented(kind: str, tolerance: float) -> None:
     """Without decay, the condition number for 1,000 equal keys is 4,000."""
     inputs = terms(1000)

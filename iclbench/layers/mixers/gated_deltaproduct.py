@@ -25,9 +25,9 @@ class GatedDeltaProduct(GatedDeltaNet):
 
     Convolution, norms, gate and initialisation are those of `gated-deltanet`; the convolution is applied to the keys
     and values of all steps. The mixer has about (3.75 + 2.25 n) D² parameters: keys have K = 0.75 D / H channels per
-    head, rounded down, and values are twice as wide. This follows the layer in flash-linear-attention, with two
-    differences: A is drawn from U(1, 16) instead of U(0, 16), and linear layers use PyTorch's default initialisation,
-    with output weights scaled down with depth.
+    head, rounded down, and values are twice as wide. This follows the layer in flash-linear-attention, with three
+    differences: A is drawn from U(1, 16) instead of U(0, 16), epsilon of the norm is 1e-6 instead of 1e-5, and linear
+    layers use PyTorch's default initialisation, with output weights scaled down with depth.
     """
 
     uses = GatedDeltaNet.uses | {"householders"}
