@@ -83,7 +83,7 @@ def state_budget_settings(
     raise UsageError(
         f"no sizes of '{name}' found for a state of {integer(state_budget)} numbers{parameters}: the nearest state has "
         f"{integer(model.state_size)} ({deviation(model.state_size, state_budget):+.0%}; {sizes}); pass "
-        f"-o backbone.state_budget={model.state_size}, or other sizes",
+        f"-o backbone.state_budget={model.state_size}",
         code="not-applicable",
     )
 
