@@ -317,7 +317,8 @@ def encode_target(series: pd.Series, kind: TargetKind | None = None) -> EncodedT
             content = "dates" if isinstance(column_kind, Date) else "text"
             raise DataError(
                 f"the target '{name}' has {content}, not numbers; choose another target or, if these are classes, a "
-                "run for classes (iclbench predict: --task classification)"
+                "run for classes (iclbench predict: --task classification)",
+                code="not-applicable",
             )
         values = column_kind.values(series)
         if not len(present := values[~np.isnan(values)]):
