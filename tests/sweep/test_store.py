@@ -78,7 +78,7 @@ def test_if_a_row_file_is_truncated_only_its_cell_is_repeated(tmp_path: Path, ca
     assert not make_plan([cell("a"), cell("b")], CellStore(tmp_path)).todo
 
 
-@pytest.mark.parametrize("files", ["tables/a.parquet", '{"a": 1', "3"])
+@pytest.mark.parametrize("files", ["tables/a.parquet", '{"a": 1', "3", "[3]", '["../a.parquet"]', '["/a.parquet"]'])
 def test_a_cell_with_an_invalid_list_of_files_is_not_done(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, files: str
 ) -> None:
@@ -152,6 +152,14 @@ def test_unpacked_rows_take_precedence_over_packed_rows_for_every_folder_name(tm
     row.rename(tmp_path / "archive" / row.name)
     record(tmp_path, cell(), Outcome("done", files=("tables/x.values.parquet",)), Context(tmp_path))
     assert CellStore(tmp_path).state(cell()) == "done"
+
+
+def test_reference_results_take_precedence_over_other_packed_results(tmp_path: Path) -> None:
+    for folder in ("another", "reference", "zebra"):
+        outcome = write_tables(tmp_path, f"{folder}/x.values.parquet")
+        rows = [cell_row(cell(), outcome, Context(tmp_path))]
+        tables.write("cells", rows, tmp_path / folder / "x.cells.parquet", {})
+    assert CellStore(tmp_path).files(cell()) == (tmp_path / "reference" / "x.values.parquet",)
 
 
 def test_a_row_records_the_hardware_and_libraries_of_its_computation(tmp_path: Path) -> None:
