@@ -49,13 +49,13 @@ class ValidationSet(PromptSet):
 
 @dataclass(frozen=True)
 class Objective:
-    """The quality of a training run as one number.
+    """The quality of a training run as one number, in the metric of the task's score (`iclbench.evaluation.scores`).
 
     - Question `next`: the area under the learning curve of the normalised squared error, of the negative log-likelihood
       for events, or of the cross-entropy for tokens.
     - A family with its own tests: the mean accuracy over its main tests.
-    - Question `targets` for other families: the log-likelihood if the head predicts distributions, otherwise the
-      squared error or the accuracy, with all related datasets.
+    - Question `targets` for other families: the log-likelihood if the head predicts distributions and the task has an
+      oracle, otherwise the squared error or the accuracy, with all related datasets.
 
     Attributes:
         metric: name of the metric.
@@ -76,8 +76,8 @@ class Objective:
         tests = [name for name in task.evaluator_names(family, task.evaluators) if not meaning(name).finer]
         sets = tuple(ValidationSet(task, preset, built_family=family, evaluator=name) for name in tests or [""])
         area = metric(sets[0].headline).area if task.question == "next" else ""
-        likelihood = "log_likelihood" if "log_likelihood" in HEADS[task.head].metrics else sets[0].headline
-        return cls(MAIN_ACCURACY if tests else area or likelihood, sets)
+        has_likelihood = bool(task.oracles) and "log_likelihood" in HEADS[task.head].metrics
+        return cls(MAIN_ACCURACY if tests else area or ("log_likelihood" if has_likelihood else sets[0].headline), sets)
 
     @property
     def id(self) -> str:

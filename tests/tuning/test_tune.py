@@ -239,8 +239,8 @@ def test_a_trial_is_repeated_if_its_worker_is_killed_and_failed_trials_give_no_c
 
 
 def test_the_objective_is_the_metric_that_ranks_the_family() -> None:
-    """The objectives are the mean accuracy of ICL and IWL, the log-likelihood with all related datasets, and the area
-    under the curve over context sizes.
+    """The objectives are the mean accuracy of ICL and IWL, the log-likelihood with all related datasets, the squared
+    error, and the area under the curve over context sizes.
     """
     bursty = Objective.of(resolve_task("bursty", "smoke")[0], "smoke")
     assert bursty.metric == "accuracy_within_choices" and bursty.evaluators == "icl, iwl" and bursty.sign == -1
@@ -249,6 +249,8 @@ def test_the_objective_is_the_metric_that_ranks_the_family() -> None:
     processes = Objective.of(resolve_task("gp-mixture", "smoke")[0], "smoke")
     assert processes.metric == "log_likelihood" and processes.sign == -1
     assert processes.value([rows("log_likelihood", {0: -3.0, 1: -2.0, 2: -1.5})]) == -1.5
+    images = Objective.of(resolve_task("image-completion", "smoke")[0], "smoke")
+    assert (images.metric, images.sign) == ("squared_error", 1), "images have no oracle, so scores are of squared errors"
     linear = Objective.of(resolve_task("linear", "smoke")[0], "smoke")
     assert (linear.metric, linear.evaluators, linear.sign) == ("auc", "next", 1)
     failed = rows("auc", {0: 1.0}).assign(status="failed", reason="loss is nan")
