@@ -250,7 +250,7 @@ def test_the_objective_is_the_metric_that_ranks_the_family() -> None:
     assert processes.metric == "log_likelihood" and processes.sign == -1
     assert processes.value([rows("log_likelihood", {0: -3.0, 1: -2.0, 2: -1.5})]) == -1.5
     images = Objective.of(resolve_task("image-completion", "smoke")[0], "smoke")
-    assert (images.metric, images.sign) == ("squared_error", 1), "images have no oracle, so scores are of squared errors"
+    assert (images.metric, images.sign) == ("squared_error", 1), "without an oracle, scores are of squared errors"
     linear = Objective.of(resolve_task("linear", "smoke")[0], "smoke")
     assert (linear.metric, linear.evaluators, linear.sign) == ("auc", "next", 1)
     failed = rows("auc", {0: 1.0}).assign(status="failed", reason="loss is nan")
