@@ -305,7 +305,7 @@ def test_rows_that_belong_to_no_cell_and_missing_rows_are_refused(
 ) -> None:
     edit(packed, table, change)
     with refused("bad-data", exit_code=1):
-        check(packed)
+        check(packed, 0)
 
 
 @pytest.mark.parametrize("files", ["[]", '["/etc/passwd"]', '["../x.parquet"]', '["study/x.parquet"]', "7"])
